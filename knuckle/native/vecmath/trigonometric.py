@@ -1,0 +1,190 @@
+"""sin, cos and atan2 of doubles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from .coefficients import (
+    ATAN_TAIL,
+    COS_TAIL,
+    PI_HALF,
+    PI_QUARTER,
+    SIN_TAIL,
+    TWO_OVER_PI,
+    TWO_OVER_PI_WORDS,
+)
+from .exponential import INFINITY, nearest_integer
+from .lanes import DOUBLE, I64, SIGN_BIT, Lanes, lane_count, polynomial
+
+HUGE_ANGLE = 2.0**30  # up to here three parts of pi/2 suffice: their first product is exact under fma
+WIDE = ir.IntType(192)
+WIDER = ir.IntType(256)
+I32 = ir.IntType(32)
+
+
+def reduce_angle(size: Lanes) -> tuple[Lanes, Lanes]:
+    """size >= 0 as quadrant * pi/2 + r with |r| <= pi/4: (r, quadrant mod 2^64); Cody and Waite with fma."""
+    number, quadrant = nearest_integer(size * TWO_OVER_PI)
+    r = number.fma(-PI_HALF[0], size)
+    r = number.fma(-PI_HALF[1], r)
+    r = number.fma(-PI_HALF[2], r)
+    return reduce_huge_lanes(size, r, quadrant)
+
+
+def reduce_huge_lanes(size: Lanes, r: Lanes, quadrant: Lanes) -> tuple[Lanes, Lanes]:
+    """The reduction, replaced in the lanes with HUGE_ANGLE < size < infinity; costs one branch where there are none."""
+    builder = size.builder
+    huge = (size > HUGE_ANGLE) & (size < INFINITY)
+    before = builder.block
+    with builder.if_then(huge.any(), likely=False):
+        slow_r, slow_quadrant = _reduce_each_lane(huge.select(size, HUGE_ANGLE))
+        new_r = huge.select(slow_r, r)
+        new_quadrant = huge.select(slow_quadrant, quadrant)
+        inside = builder.block
+    merged = []
+    for old, new in ((r, new_r), (quadrant, new_quadrant)):
+        phi = builder.phi(old.type)
+        phi.add_incoming(old.value, before)
+        phi.add_incoming(new.value, inside)
+        merged.append(Lanes(builder, phi))
+    return merged[0], merged[1]
+
+
+def _reduce_each_lane(size: Lanes) -> tuple[Lanes, Lanes]:
+    builder = size.builder
+    function = _payne_hanek(builder.module)
+    if not isinstance(size.type, ir.VectorType):
+        pair = builder.call(function, [size.value])
+        return Lanes(builder, builder.extract_value(pair, 0)), Lanes(builder, builder.extract_value(pair, 1))
+    r = ir.Constant(size.type, ir.Undefined)
+    quadrant = ir.Constant(ir.VectorType(I64, lane_count(size.type)), ir.Undefined)
+    for lane in range(lane_count(size.type)):
+        index = ir.Constant(I32, lane)
+        pair = builder.call(function, [builder.extract_element(size.value, index)])
+        r = builder.insert_element(r, builder.extract_value(pair, 0), index)
+        quadrant = builder.insert_element(quadrant, builder.extract_value(pair, 1), index)
+    return Lanes(builder, r), Lanes(builder, quadrant)
+
+
+def _table_of_two_over_pi(module: ir.Module) -> ir.GlobalVariable:
+    table_type = ir.ArrayType(I64, len(TWO_OVER_PI_WORDS))
+    table: Any = ir.GlobalVariable(module, table_type, "vecmath.two_over_pi")
+    table.linkage = "internal"
+    table.global_constant = True
+    table.initializer = ir.Constant(table_type, list(TWO_OVER_PI_WORDS))
+    return table
+
+
+def _payne_hanek(module: ir.Module) -> ir.Function:
+    """{r, quadrant} of one finite double >= HUGE_ANGLE by an exact product with 192 bits of 2/pi (Payne and Hanek)."""
+    name = "vecmath.payne_hanek"
+    if name in module.globals:
+        return module.globals[name]
+    pair_type = ir.LiteralStructType([DOUBLE, I64])
+    function = ir.Function(module, ir.FunctionType(pair_type, [DOUBLE]), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    bits = builder.bitcast(function.args[0], I64)
+    exponent = builder.sub(builder.lshr(bits, I64(52)), I64(1023 + 52))
+    mantissa = builder.or_(builder.and_(bits, I64((1 << 52) - 1)), I64(1 << 52))
+    first_bit = builder.add(exponent, I64(62))  # bit j of 2/pi is bit j + 63 of the table; j = exponent - 1
+    word = builder.lshr(first_bit, I64(6))
+    table = _table_of_two_over_pi(module)
+    window = WIDER(0)
+    for offset in range(4):
+        address = builder.gep(table, [I64(0), builder.add(word, I64(offset))])
+        window = builder.or_(builder.shl(window, WIDER(64)), builder.zext(builder.load(address, typ=I64), WIDER))
+    skip = builder.zext(builder.and_(first_bit, I64(63)), WIDER)
+    window = builder.trunc(builder.lshr(builder.shl(window, skip), WIDER(64)), WIDE)
+    turns = builder.mul(window, builder.zext(mantissa, WIDE))  # x * 2/pi mod 4, in units of 2^-190
+    quadrant = builder.trunc(builder.lshr(builder.add(turns, WIDE(1 << 189)), WIDE(190)), I64)
+    fraction = builder.shl(turns, WIDE(2))  # signed, in units of 2^-192
+    r = _fraction_to_angle(builder, fraction)
+    pair = builder.insert_value(ir.Constant(pair_type, ir.Undefined), r, 0)
+    builder.ret(builder.insert_value(pair, quadrant, 1))
+    return function
+
+
+def _fraction_to_angle(builder: ir.IRBuilder, fraction: Any) -> Any:
+    """fraction * 2^-192 * pi/2 for a signed 192-bit fraction, within about half a unit in the last place."""
+    negative = builder.icmp_signed("<", fraction, WIDE(0))
+    size = builder.select(negative, builder.neg(fraction), fraction)
+    zeros = builder.ctlz(size, ir.IntType(1)(0))
+    digits = builder.shl(size, zeros)
+    parts = []
+    for position in (139, 86):
+        part = builder.and_(builder.trunc(builder.lshr(digits, WIDE(position)), I64), I64((1 << 53) - 1))
+        parts.append(Lanes(builder, builder.uitofp(part, DOUBLE)))
+    zeros64 = Lanes(builder, builder.trunc(zeros, I64))
+    unit = ((1023 - 53 - zeros64) << 52).as_double()
+    high, low = parts[0] * unit, parts[1] * (unit * 2.0**-53)
+    product = high * PI_HALF[0]
+    error = high.fma(PI_HALF[0], -product)
+    r = product + (error + high.fma(PI_HALF[1], low * PI_HALF[0]))
+    sign = builder.select(negative, I64(SIGN_BIT), I64(0))
+    return r.flip_sign(Lanes(builder, sign)).value
+
+
+def sin_reduced(r: Lanes) -> Lanes:
+    z = r * r
+    return (z * r).fma(polynomial(SIN_TAIL, z), r)
+
+
+def cos_reduced(r: Lanes) -> Lanes:
+    z = r * r
+    leading = z.fma(-0.5, 1.0)
+    lost = z.fma(-0.5, 1.0 - leading)
+    return leading + (z * z).fma(polynomial(COS_TAIL, z), lost)
+
+
+def sincos(x: Lanes) -> tuple[Lanes, Lanes]:
+    """(sin x, cos x) at the price of little more than one of them."""
+    r, quadrant = reduce_angle(x.abs())
+    sine, cosine = sin_reduced(r), cos_reduced(r)
+    odd = (quadrant & 1).equals(1)
+    sine_sign = ((quadrant & 2) << 62) ^ x.sign_bit()
+    cosine_sign = ((quadrant + 1) & 2) << 62
+    return odd.select(cosine, sine).flip_sign(sine_sign), odd.select(sine, cosine).flip_sign(cosine_sign)
+
+
+def sin(x: Lanes) -> Lanes:
+    return sincos(x)[0]
+
+
+def cos(x: Lanes) -> Lanes:
+    return sincos(x)[1]
+
+
+def atan_ratio(small: Lanes, large: Lanes) -> tuple[Lanes, Lanes]:
+    """atan(small/large) for 0 <= small <= large, 0 < large < 2^1023, as (v, k): the angle is v + k pi/4 with |v| <= 1/2.
+
+    Beyond tan(1/2) the difference above is exact and the angle at least 1/2, so the rounding of u counts little.
+    """
+    beyond = small > large * 0.5463024898437905
+    above = beyond.select(small - large, small)
+    below = beyond.select(small + large, large)
+    u = above / below
+    z = u * u
+    v = (u * z).fma(polynomial(ATAN_TAIL, z), u)
+    return v, beyond.select(v.like(1.0), 0.0)
+
+
+def atan2(y: Lanes, x: Lanes) -> Lanes:
+    """The angle of the point (x, y), with C's conventions for zeros and infinities."""
+    size_x, size_y = x.abs(), y.abs()
+    steep = size_y > size_x
+    large = steep.select(size_y, size_x)
+    small = steep.select(size_x, size_y)
+    scale = (large > 2.0**1000).select(large.like(2.0**-4), (large < 2.0**-900).select(large.like(2.0**120), 1.0))
+    infinite = large.equals(INFINITY)
+    ratio_top = infinite.select(small.equals(INFINITY).select(small.like(1.0), 0.0), small * scale)
+    ratio_bottom = (infinite | large.equals(0.0)).select(1.0, large * scale)
+    v, k = atan_ratio(ratio_top, ratio_bottom)
+    v, k = steep.select(-v, v), steep.select(2.0 - k, k)
+    left = x.bits() < 0
+    v, k = left.select(-v, v), left.select(4.0 - k, k)
+    angle = k.fma(PI_QUARTER[0], k.fma(PI_QUARTER[1], v)).copysign(y)
+    return (x.is_nan() | y.is_nan()).select(x + y, angle)
