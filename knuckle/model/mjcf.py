@@ -1,0 +1,123 @@
+"""MJCF to a description: MuJoCo compiles the file (defaults, frames, inertia of geoms), and we read the result."""
+
+# pyright: reportAttributeAccessIssue=false
+# (MuJoCo has no type stubs)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import mujoco
+import numpy as np
+
+from knuckle.model.description import IDENTITY, ORIGIN, WORLD, Description, Joint
+from knuckle.model.mjcf_arrays import Reader
+from knuckle.model.mjcf_check import Source, notes, refusals, small_notes
+from knuckle.model.mjcf_files import Assets, check_files, drop_missing_files
+from knuckle.model.mjcf_inertia import check_inertias
+from knuckle.model.report import Omission, refuse
+from knuckle.model.xml import Document, Folders, parse
+
+
+def read(
+    source: str | Path,
+    *,
+    floating: bool | None = None,
+    strict: bool = True,
+    repair_inertia: bool = False,
+    package_paths: Sequence[str | Path] = (),
+) -> tuple[Description, list[Omission]]:
+    """The mechanism that an MJCF file or string describes, and what of it is not kept, or was mended.
+
+    Raises LoadError that names every element which would make the motion differ from MuJoCo's (strict), and, strict
+    or not, every body whose inertia no real body can have, unless `repair_inertia` mends it.
+    """
+    document = parse(source)
+    folders = Folders.of(document.path, package_paths)
+    assets = check_files(document, folders)
+    spec = _parsed(source, document, assets)
+    mended, impossible = check_inertias(spec, repair_inertia)
+    if impossible:
+        refuse(document.source, impossible)
+    lost, unknown_mass = drop_missing_files(spec, assets)
+    compiled = Source(_compiled(spec, document), spec)
+    problems = [*unknown_mass, *refusals(compiled)]
+    if strict and problems:
+        refuse(document.source, problems)
+    description, renamed = Reader(compiled).description()
+    description = _with_base(description, floating, document.source)
+    noted = notes(compiled) if strict else [*notes(compiled), *small_notes(compiled)]
+    return description, [*problems, *mended, *lost, *renamed, *noted]
+
+
+def _parsed(source: str | Path, document: Document, assets: Assets) -> mujoco.MjSpec:
+    try:
+        if document.path is not None:
+            return mujoco.MjSpec.from_file(str(document.path))
+        return mujoco.MjSpec.from_string(str(source), include=assets.includes)
+    except ValueError as error:
+        refuse(document.source, f"MuJoCo cannot read it: {_one_line(error)}")
+
+
+def _compiled(spec: mujoco.MjSpec, document: Document) -> mujoco.MjModel:
+    try:
+        return spec.compile()
+    except ValueError as error:
+        refuse(document.source, f"MuJoCo cannot compile it: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    return ", ".join(part.strip() for part in str(error).splitlines() if part.strip())
+
+
+# The base
+
+
+def _with_base(description: Description, floating: bool | None, source: str) -> Description:
+    """The mechanism with its base set free (`floating=True`), held (`False`), or as the file has it (None)."""
+    if floating is None:
+        return description
+    return _freed(description, source) if floating else _held(description, source)
+
+
+def _freed(description: Description, source: str) -> Description:
+    roots = [link for link in description.links if link.parent == WORLD]
+    if len(roots) != 1:
+        listed = ", ".join(link.name for link in roots)
+        refuse(source, f"floating=True needs one body on the world, there are {len(roots)}: {listed}")
+    base = roots[0]
+    kinds = [joint.kind for joint in base.all_joints()]
+    if kinds == ["free"]:
+        return description
+    if kinds:
+        refuse(source, f"floating=True: body {base.name!r} already moves on the world, by {', '.join(kinds)}")
+    pose = np.concatenate([np.asarray(base.position, float), np.asarray(base.rotation, float)])
+    joint = Joint("free", name=f"{base.name}_joint", reference=pose, rest=pose)
+    free_base = replace(base, joints=joint, position=ORIGIN, rotation=IDENTITY)
+    links = [free_base if link is base else link for link in description.links]
+    keyframes = {name: np.concatenate([pose, np.asarray(q)]) for name, q in description.keyframes.items()}
+    return replace(description, links=links, keyframes=keyframes)
+
+
+def _held(description: Description, source: str) -> Description:
+    links, dropped, first = [], [], 0
+    for link in description.links:
+        joints = link.all_joints()
+        if joints and joints[0].kind == "free":
+            _refuse_if_driven(description, joints[0].name, source)
+            pose = np.asarray(cast(np.ndarray, joints[0].reference), float)
+            link = replace(link, joints=(), position=pose[:3], rotation=pose[3:])
+            dropped.extend(range(first, first + 7))
+        first += sum({"free": 7, "ball": 4}.get(joint.kind, 1) for joint in joints)
+        links.append(link)
+    keyframes = {name: np.delete(np.asarray(q), dropped) for name, q in description.keyframes.items()}
+    return replace(description, links=links, keyframes=keyframes)
+
+
+def _refuse_if_driven(description: Description, joint: str, source: str) -> None:
+    drivers = [actuator.name for actuator in description.actuators if actuator.joint == joint]
+    if drivers:
+        refuse(source, f"floating=False: joint {joint!r} would go, but these actuators act on it: {', '.join(drivers)}")

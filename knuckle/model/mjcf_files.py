@@ -1,0 +1,168 @@
+"""Which files an MJCF description reads, and whether it may: looked at before MuJoCo opens any of them."""
+
+# pyright: reportAttributeAccessIssue=false
+# (MuJoCo has no type stubs)
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree
+
+import mujoco
+from mujoco import mjtInertiaFromGeom
+
+from knuckle.model.description import WORLD
+from knuckle.model.mjcf_check import line_of_info
+from knuckle.model.report import Omission, refuse
+from knuckle.model.xml import MAX_DEPTH, Document, Element, Folders, PathEscape, line_of, parse_bytes, read_bytes
+
+MAX_EXPANDED = 1_000_000
+FILE_ATTRIBUTES = ("file", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")
+NAMES = ("name", "class", "childclass", "prefix", "suffix")
+ASSET_FOLDERS = {
+    "mesh": "meshdir",
+    "skin": "meshdir",
+    "flexcomp": "meshdir",
+    "hfield": "meshdir",
+    "texture": "texturedir",
+}
+
+
+@dataclass(frozen=True)
+class Assets:
+    """Where the files of a description lie; `missing` names those that are not there."""
+
+    found: dict[str, Path]  # by the name that the XML gives
+    missing: frozenset[str]
+    includes: dict[str, bytes]
+
+
+def check_files(document: Document, folders: Folders) -> Assets:
+    """Refuse names that lead outside the folders, includes that are not there, and repetition without bound."""
+    expander = _Expander(document, folders)
+    root = expander.expand(document.root)
+    if _size(root) > MAX_EXPANDED:
+        refuse(document.source, f"replicate, composite and flexcomp make more than {MAX_EXPANDED} elements")
+    compiler = {key: value for element in root.iter("compiler") for key, value in element.attrib.items()}
+    problems = _not_numbers(root)
+    found: dict[str, Path] = {}
+    missing: set[str] = set()
+    for element, name in _references(root):
+        try:
+            path = folders.find(_asset_path(element.tag, name, compiler))
+        except PathEscape as escape:
+            problems.append(Omission(f"<{element.tag} file={name!r}>", str(escape), line_of(element)))
+            continue
+        if path is None:
+            missing.add(name)
+        else:
+            found[name] = path
+            if element.tag == "model":
+                inner = Folders(path.parent, (path.parent, *folders.allowed))
+                check_files(Document(parse_bytes(read_bytes(path), str(path)), str(path), path), inner)
+    if problems:
+        refuse(document.source, problems)
+    return Assets(found, frozenset(missing), expander.includes)
+
+
+def _not_numbers(root: ElementTree.Element) -> list[Omission]:
+    """Attributes that are NaN, which MuJoCo takes with a line in a log file."""
+    return [
+        Omission(f"<{element.tag} {attribute}={value!r}>", "expected numbers", line_of(element))
+        for element in root.iter()
+        for attribute, value in element.attrib.items()
+        if attribute not in NAMES and "nan" in value.lower().replace("+", " ").replace("-", " ").split()
+    ]
+
+
+def _references(root: ElementTree.Element):
+    for element in root.iter():
+        for attribute in FILE_ATTRIBUTES:
+            name = element.get(attribute)
+            if name:
+                yield element, name
+
+
+def _asset_path(tag: str, name: str, compiler: dict[str, str]) -> str:
+    if compiler.get("strippath") == "true":
+        name = PurePosixPath(name.replace("\\", "/")).name
+    folder = compiler.get(ASSET_FOLDERS.get(tag, ""), compiler.get("assetdir", ""))
+    return str(PurePosixPath(folder) / name) if tag in ASSET_FOLDERS else name
+
+
+class _Expander:
+    """Puts the content of included files in the place of each include, on a copy of the tree."""
+
+    def __init__(self, document: Document, folders: Folders):
+        self.document, self.folders = document, folders
+        self.includes: dict[str, bytes] = {}
+
+    def expand(self, element: Element, depth: int = 0) -> Element:
+        if depth > MAX_DEPTH:
+            refuse(self.document.source, f"elements nest deeper than {MAX_DEPTH} with their includes")
+        copy = Element(element.tag, element.attrib)
+        copy.line = element.line
+        for child in element:
+            if child.tag == "include":
+                copy.extend(self.expand(self._included(child), depth + 1))
+            else:
+                copy.append(self.expand(child, depth + 1))  # type: ignore[arg-type]
+        return copy
+
+    def _included(self, element: ElementTree.Element) -> Element:
+        name = element.get("file", "")
+        try:
+            path = self.folders.find(name)
+            reason = "there is no such file" if path is None else "a file can be included once"
+        except PathEscape as escape:
+            path, reason = None, str(escape)
+        if path is None or name in self.includes:
+            refuse(self.document.source, [Omission(f"<include file={name!r}>", reason, line_of(element))])
+        self.includes[name] = read_bytes(path)
+        return parse_bytes(self.includes[name], str(path))
+
+
+def _size(element: ElementTree.Element) -> int:
+    """Elements after replication, counted and not made."""
+    inner = 1 + sum(_size(child) for child in element)
+    return inner * _repeats(element)
+
+
+def _repeats(element: ElementTree.Element) -> int:
+    if element.tag not in ("replicate", "composite", "flexcomp"):
+        return 1
+    try:
+        return prod(max(1, int(float(count))) for count in element.get("count", "").split())
+    except (ValueError, OverflowError):
+        return 1  # MuJoCo refuses what is no number
+
+
+def drop_missing_files(spec: mujoco.MjSpec, assets: Assets) -> tuple[list[Omission], list[Omission]]:
+    """Take out what needs files that are not there; the second list is of bodies whose mass is then unknown."""
+    lost, unknown_mass = [], []
+    for unused in [*spec.textures, *spec.lights]:
+        spec.delete(unused)
+    for material in spec.materials:
+        material.textures = [""] * len(material.textures)
+    for mesh in list(spec.meshes):
+        if mesh.file in assets.found:
+            mesh.file = str(assets.found[mesh.file])
+        elif mesh.file in assets.missing:
+            for geom in [g for g in spec.geoms if g.meshname == mesh.name]:
+                body = geom.parent
+                owner = f"mesh {mesh.name!r} of body {body.name!r}"
+                omission = Omission(
+                    owner, f"file {mesh.file!r} is not there; the shape is left out", line_of_info(geom)
+                )
+                known = body.explicitinertial or body.name == WORLD
+                known &= spec.compiler.inertiafromgeom != mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE
+                reason = f"file {mesh.file!r} is not there, and no <inertial> gives the mass it stands for"
+                (lost if known else unknown_mass).append(omission if known else replace(omission, reason=reason))
+                spec.delete(geom)
+            spec.delete(mesh)
+    for skin in [s for s in spec.skins if s.file in assets.missing]:
+        lost.append(Omission(f"skin {skin.name!r}", f"file {skin.file!r} is not there", line_of_info(skin)))
+        spec.delete(skin)
+    return lost, unknown_mass
