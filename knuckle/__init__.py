@@ -1,0 +1,57 @@
+"""Knuckle: a differentiable rigid-body simulator that you can put neural networks inside."""
+
+from knuckle import dynamics, forces, kinematics, model, spatial
+from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
+from knuckle.model import (
+    Frame,
+    Link,
+    Model,
+    State,
+    ball,
+    build,
+    difference,
+    free,
+    motor,
+    planar,
+    position_servo,
+    prismatic,
+    retract,
+    revolute,
+    shapes,
+    velocity_servo,
+)
+from knuckle.simulate import Trajectory, linearize, rollout, step
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RK4",
+    "ExplicitEuler",
+    "Frame",
+    "Implicit",
+    "Link",
+    "Model",
+    "SemiImplicitEuler",
+    "State",
+    "Trajectory",
+    "ball",
+    "build",
+    "difference",
+    "dynamics",
+    "forces",
+    "free",
+    "kinematics",
+    "linearize",
+    "model",
+    "motor",
+    "planar",
+    "position_servo",
+    "prismatic",
+    "retract",
+    "revolute",
+    "rollout",
+    "shapes",
+    "spatial",
+    "step",
+    "velocity_servo",
+]

@@ -1,0 +1,102 @@
+"""Forces at the joints: what actuators make of the control, springs, damping and friction."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle.dynamics import aba
+from knuckle.model.joints import difference, neutral
+from knuckle.model.model import Model
+from knuckle.tree import rows, sum_rows
+
+Vec = Float[Array, " n"]
+
+
+def actuator_force(model: Model, q: Vec, qd: Vec, control: Vec) -> Vec:
+    """Joint forces of all actuators at a control, clipped to the actuators' and the joints' limits."""
+    if model.nu == 0:
+        return jnp.zeros_like(qd)
+    actuators = model.actuators
+    force = jnp.clip(_unclipped_force(model, q, qd, control), actuators.force_lower, actuators.force_upper)
+    return jnp.clip(_to_joints(model, actuators.gear, force), -model.effort, model.effort)
+
+
+def _unclipped_force(model: Model, q: Vec, qd: Vec, control: Vec) -> Vec:
+    actuators = model.actuators
+    bias = jnp.asarray(actuators.bias)
+    bounded = jnp.clip(control, actuators.control_lower, actuators.control_upper)
+    length, velocity = _along_actuators(model, _displacement(model, q)), _along_actuators(model, qd)
+    return actuators.gain * bounded + bias[:, 0] + bias[:, 1] * length + bias[:, 2] * velocity
+
+
+def _along_actuators(model: Model, joint: Vec) -> Vec:
+    actuators = model.actuators
+    picked = actuators.gear * rows(joint, np.array(actuators.entry_dof, int))
+    return sum_rows(picked, np.array(actuators.entry_actuator, int), model.nu)
+
+
+def _to_joints(model: Model, gear: Vec, force: Vec) -> Vec:
+    actuators = model.actuators
+    spread = gear * rows(force, np.array(actuators.entry_actuator, int))
+    return sum_rows(spread, np.array(actuators.entry_dof, int), model.nv)
+
+
+def _displacement(model: Model, q: Vec) -> Vec:
+    """Coordinates as a tangent vector from zero; a free joint has no length (as in MuJoCo)."""
+    topology = model.topology
+    moved = difference(model, jnp.asarray(neutral(topology), q.dtype), q)
+    is_free = np.isin(np.arange(model.nv), topology.v_index("free"))
+    return jnp.where(is_free, jnp.zeros_like(moved), moved) if is_free.any() else moved
+
+
+def passive_force(model: Model, q: Vec, qd: Vec) -> Vec:
+    """Springs, damping and smooth Coulomb friction, friction tanh(qd / friction_speed), of the joints."""
+    stretch = difference(model, jnp.asarray(model.rest), q)
+    return -model.stiffness * stretch - model.damping * qd - model.friction * jnp.tanh(qd / model.friction_speed)
+
+
+def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[Vec, Vec]:
+    """How joint forces weaken with position and with velocity: springs, damping, servo gains, friction over speed.
+
+    Friction counts as the damping that gives the same force at this speed; a servo at its force limit counts nothing.
+    """
+    x = qd / model.friction_speed
+    flat = jnp.abs(x) < 1e-4
+    slope = jnp.where(flat, 1 - x * x / 3, jnp.tanh(x) / jnp.where(flat, jnp.ones_like(x), x))
+    stiffness = jnp.asarray(model.stiffness)
+    damping = model.damping + model.friction / model.friction_speed * slope
+    if model.nu == 0:
+        return stiffness, damping
+    actuators = model.actuators
+    force = _unclipped_force(model, q, qd, control)
+    able = (actuators.force_lower < force) & (force < actuators.force_upper)
+    position, velocity = (
+        _to_joints(model, actuators.gear**2, jnp.where(able, -actuators.bias[:, k], jnp.zeros_like(force)))
+        for k in (1, 2)
+    )
+    return stiffness + jnp.maximum(position, 0.0), damping + jnp.maximum(velocity, 0.0)
+
+
+class Loads(eqx.Module):
+    """What acts on a mechanism during a step: the control, and wrenches on its links (see `rnea`)."""
+
+    control: Float[Array, " nu"]
+    wrench: Float[Array, "link 6"] | None = None
+
+    def joint_force(self, model: Model, q: Vec, qd: Vec) -> Vec:
+        return actuator_force(model, q, qd, self.control) + passive_force(model, q, qd)
+
+    def acceleration(self, model: Model, q: Vec, qd: Vec) -> Vec:
+        return aba(model, q, qd, self.joint_force(model, q, qd), self.wrench)
+
+    def implicit_acceleration(self, model: Model, q: Vec, qd: Vec, dt) -> Vec:
+        """Mean acceleration over dt with springs, damping and servos taken at its end (linearly implicit).
+
+        (M + dt D + dt^2 K) qdd = force - bias - dt K qd: diagonal terms, so they stand where armature does.
+        """
+        stiffness, damping = stiffness_and_damping(model, q, qd, self.control)
+        heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * damping + dt**2 * stiffness)
+        return aba(heavier, q, qd, self.joint_force(model, q, qd) - dt * stiffness * qd, self.wrench)

@@ -1,0 +1,68 @@
+"""One step in time, on the manifold of coordinates."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from knuckle.forces import Loads
+from knuckle.model.joints import retract, tangent_rate
+from knuckle.model.model import Model, State
+
+
+class Integrator(eqx.Module):
+    """A way to advance a state by dt under given loads."""
+
+    @abstractmethod
+    def advance(self, model: Model, loads: Loads, state: State, dt: float | Float[Array, ""]) -> State:
+        """The state after dt."""
+
+
+class SemiImplicitEuler(Integrator):
+    """Velocity first, then position with the new velocity; first order, symplectic without damping."""
+
+    def advance(self, model, loads, state, dt):
+        qd = state.qd + dt * loads.acceleration(model, state.q, state.qd)
+        return State(retract(model, state.q, dt * qd), qd)
+
+
+class ExplicitEuler(Integrator):
+    """Position and velocity with the old values; first order, gains energy: for comparison."""
+
+    def advance(self, model, loads, state, dt):
+        qd = state.qd + dt * loads.acceleration(model, state.q, state.qd)
+        return State(retract(model, state.q, dt * state.qd), qd)
+
+
+class Implicit(Integrator):
+    """Semi-implicit Euler with damping, joint stiffness and servos implicit: stable however stiff they are."""
+
+    def advance(self, model, loads, state, dt):
+        qd = state.qd + dt * loads.implicit_acceleration(model, state.q, state.qd, dt)
+        return State(retract(model, state.q, dt * qd), qd)
+
+
+class RK4(Integrator):
+    """The classical Runge-Kutta method; fourth order on quaternions too (Munthe-Kaas 1999)."""
+
+    def advance(self, model, loads, state, dt):
+        def rate(offset):
+            """Rates of (u, qd) at q = retract(q0, u)."""
+            u, qd = offset
+            q = retract(model, state.q, u)
+            return tangent_rate(model, u, qd), loads.acceleration(model, q, qd)
+
+        def moved(rates, h):
+            return jax.tree.map(lambda start, r: start + h * r, start, rates)
+
+        start = (0 * state.qd, state.qd)
+        k1 = rate(start)
+        k2 = rate(moved(k1, dt / 2))
+        k3 = rate(moved(k2, dt / 2))
+        k4 = rate(moved(k3, dt))
+        mean = jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, k1, k2, k3, k4)
+        u, qd = moved(mean, dt)
+        return State(retract(model, state.q, u), qd)

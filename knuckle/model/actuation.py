@@ -1,0 +1,51 @@
+"""Arrays of described actuators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from knuckle.model.description import Actuator
+from knuckle.model.model import Actuators
+from knuckle.model.topology import FREEDOMS, Topology
+
+
+def make_actuators(actuators: Sequence[Actuator], topology: Topology) -> Actuators:
+    """Gear entries in a list (actuator, degree of freedom, gear); the rest one row per actuator."""
+    entries = [entry for number, actuator in enumerate(actuators) for entry in _gear(number, actuator, topology)]
+    names = tuple(a.name or f"{a.joint}_actuator{i}" for i, a in enumerate(actuators))
+    if len(set(names)) != len(names):
+        raise ValueError(f"actuator names must differ, got {', '.join(names)}")
+    return Actuators(
+        gear=np.array([gear for _, _, gear in entries], float),
+        gain=np.array([a.gain for a in actuators], float),
+        bias=np.array([a.bias for a in actuators], float).reshape(-1, 3),
+        control_lower=np.array([a.control_lower for a in actuators], float),
+        control_upper=np.array([a.control_upper for a in actuators], float),
+        force_lower=np.array([a.force_lower for a in actuators], float),
+        force_upper=np.array([a.force_upper for a in actuators], float),
+        entry_actuator=tuple(number for number, _, _ in entries),
+        entry_dof=tuple(dof for _, dof, _ in entries),
+        names=names,
+    )
+
+
+def _gear(number: int, actuator: Actuator, topology: Topology) -> list[tuple[int, int, float]]:
+    where = f"actuator {actuator.name or number!r}"
+    if actuator.joint not in topology.joint_names:
+        raise ValueError(f"{where}: no joint {actuator.joint!r}; there are {', '.join(topology.joint_names)}")
+    for low, high, what in (
+        (actuator.control_lower, actuator.control_upper, "control"),
+        (actuator.force_lower, actuator.force_upper, "force"),
+    ):
+        if not low <= high:
+            raise ValueError(f"{where}: {what} limits must be (lower, upper), got ({low:g}, {high:g})")
+    link = topology.joint(actuator.joint)
+    size = FREEDOMS[topology.kind[link]]
+    gear = np.asarray(actuator.gear, float)
+    gear = np.array([float(gear)] + [0.0] * (size - 1)) if gear.ndim == 0 else gear
+    if gear.shape != (size,) or not np.all(np.isfinite(gear)):
+        raise ValueError(f"{where}: gear must be one number or {size}, got {actuator.gear!r}")
+    start = int(topology.v_start[link])
+    return [(number, start + k, float(g)) for k, g in enumerate(gear) if g != 0 or size == 1]

@@ -1,0 +1,276 @@
+"""From a description to a model: welded links merged, links in depth-first order, everything checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from knuckle.model import inertia as rigid
+from knuckle.model.actuation import make_actuators
+from knuckle.model.description import NAMED_AXES, WORLD, Description, Joint, Link
+from knuckle.model.equality import make_equalities
+from knuckle.model.geometry import Geometry, Shape
+from knuckle.model.model import Frames, Inertia, Model
+from knuckle.model.topology import COORDINATES, FREEDOMS, Topology
+
+FRICTION_SPEED = 0.01  # rad/s or m/s
+
+
+@dataclass
+class Pose:
+    """A rotation and a position, composed by `@`."""
+
+    position: np.ndarray
+    quaternion: np.ndarray
+
+    def __matmul__(self, other: Pose) -> Pose:
+        turned = rigid.rotation_matrix(self.quaternion) @ other.position
+        return Pose(self.position + turned, rigid.quaternion_product(self.quaternion, other.quaternion))
+
+
+@dataclass
+class Placed:
+    """Where a described link ended up: the index of the moving link it belongs to, and its pose there."""
+
+    link: int
+    pose: Pose
+
+
+@dataclass
+class Moving:
+    """A link of the model: one joint, and the bodies that were welded to it."""
+
+    name: str
+    parent: int
+    joint: Joint
+    placement: Pose
+    body: tuple[float, np.ndarray, np.ndarray] = field(default_factory=lambda: (0.0, np.zeros(3), np.zeros(6)))
+
+
+def build(links: Description | Sequence[Link], **options) -> Model:
+    """A model of described links; `options` are the other fields of `Description`.
+
+    Raises ValueError that names the link, joint or actuator and says what was expected and what came.
+    """
+    description = links if isinstance(links, Description) else Description(list(links), **options)
+    return _Builder(description).model()
+
+
+class _Builder:
+    def __init__(self, description: Description):
+        self.description = description
+        self.moving: list[Moving] = []
+        self.placed: dict[str, Placed] = {WORLD: Placed(-1, _pose((0, 0, 0), (1, 0, 0, 0), "world"))}
+        self.frames: list[tuple[str, int, Pose]] = []
+        self.shapes: list[tuple[int, Shape]] = []
+
+    def model(self) -> Model:
+        self._add_world()
+        for link in _depth_first(self.description.links):
+            self._add(link)
+        if not self.moving:
+            raise ValueError(f"model {self.description.name!r}: no link has a joint, so nothing moves")
+        topology = self._topology()
+        joints = [m.joint for m in self.moving]
+        return Model(
+            inertia=self._inertia(),
+            position=np.array([m.placement.position for m in self.moving]),
+            rotation=np.array([m.placement.quaternion for m in self.moving]),
+            axis=np.array([_axis(j) for j in joints]),
+            anchor=np.array([rigid.finite_vector(j.anchor, 3, f"joint {j.name!r}: anchor") for j in joints]),
+            reference=np.concatenate([_coordinates(j, j.reference, "reference") for j in joints]),
+            rest=np.concatenate([_coordinates(j, j.reference if j.rest is None else j.rest, "rest") for j in joints]),
+            stiffness=_per_dof(joints, "stiffness", 0.0),
+            damping=_per_dof(joints, "damping", None),
+            armature=_per_dof(joints, "armature", 0.0),
+            friction=_per_dof(joints, "friction", 0.0),
+            friction_speed=np.full(topology.nv, FRICTION_SPEED),
+            lower=_per_dof(joints, "lower", None),
+            upper=_checked_upper(joints),
+            effort=_per_dof(joints, "effort", 0.0),
+            speed=_per_dof(joints, "speed", 0.0),
+            gravity=rigid.finite_vector(self.description.gravity, 3, "gravity"),
+            actuators=make_actuators(self.description.actuators, topology),
+            frames=self._frames(),
+            geometry=Geometry.of(self.shapes),
+            equalities=make_equalities(self.description.equalities, topology, self.placed),
+            topology=topology,
+        )
+
+    def _add_world(self) -> None:
+        for shape in self.description.world_shapes:
+            self.shapes.append((-1, _checked_shape(shape, WORLD)))
+        for frame in self.description.world_frames:
+            self._add_frame(frame.name, Placed(-1, _pose(frame.position, frame.rotation, f"frame {frame.name!r}")))
+
+    def _add(self, link: Link) -> None:
+        """Append the link as a moving one, or weld it to what its parent belongs to."""
+        where = f"link {link.name!r}"
+        if link.name in self.placed:
+            raise ValueError(f"{where}: the name stands twice")
+        parent = self.placed[link.parent]
+        placement = parent.pose @ _pose(link.position, link.rotation, where)
+        joints = link.all_joints()
+        if joints:
+            here = Placed(self._add_joints(link, joints, parent.link, placement), _pose((0, 0, 0), (1, 0, 0, 0), where))
+        else:
+            here = Placed(parent.link, placement)
+            self._add_frame(link.name, here)
+        self.placed[link.name] = here
+        self._add_contents(link, here)
+
+    def _add_joints(self, link: Link, joints: tuple[Joint, ...], parent: int, placement: Pose) -> int:
+        """A link per joint; all but the last without mass. Returns the index of the last."""
+        for number, joint in enumerate(joints):
+            if joint.kind not in FREEDOMS:
+                raise ValueError(f"link {link.name!r}: joint kind must be one of {list(FREEDOMS)}, got {joint.kind!r}")
+            name = joint.name or (f"{link.name}_joint" if len(joints) == 1 else f"{link.name}_joint{number}")
+            last = number == len(joints) - 1
+            named = Joint(**{**joint.__dict__, "name": name})
+            self.moving.append(Moving(link.name if last else f"{link.name}/{name}", parent, named, placement))
+            parent, placement = len(self.moving) - 1, _pose((0, 0, 0), (1, 0, 0, 0), link.name)
+        return parent
+
+    def _add_contents(self, link: Link, here: Placed) -> None:
+        where = f"link {link.name!r}"
+        com, moment = link.central_inertia()
+        for fault in rigid.faults(float(link.mass), moment):
+            raise ValueError(f"{where}: {fault}")
+        if here.link >= 0:
+            central = (float(link.mass), rigid.finite_vector(com, 3, f"{where}: com"), moment)
+            body = rigid.moved(central, here.pose.position, here.pose.quaternion)
+            self.moving[here.link].body = rigid.merge(self.moving[here.link].body, body)
+        for shape in link.all_shapes():
+            pose = here.pose @ _pose(shape.position, shape.rotation, f"{where}, shape {shape.name!r}")
+            fields = {**shape.__dict__, "position": pose.position, "rotation": pose.quaternion}
+            self.shapes.append((here.link, Shape(**fields)))
+        for frame in link.frames:
+            pose = here.pose @ _pose(frame.position, frame.rotation, f"{where}, frame {frame.name!r}")
+            self._add_frame(frame.name, Placed(here.link, pose))
+
+    def _add_frame(self, name: str, placed: Placed) -> None:
+        self.frames.append((name, placed.link, placed.pose))
+
+    def _topology(self) -> Topology:
+        topology = Topology(
+            name=self.description.name,
+            parent=tuple(m.parent for m in self.moving),
+            kind=tuple(m.joint.kind for m in self.moving),
+            link_names=tuple(m.name for m in self.moving),
+            joint_names=tuple(m.joint.name for m in self.moving),
+            excludes=tuple((a, b) for a, b in self.description.excludes),
+            keyframes=tuple((k, tuple(float(x) for x in q)) for k, q in self.description.keyframes.items()),
+        )
+        _check_names(topology.joint_names, "joint")
+        _check_names((*topology.link_names, *(name for name, _, _ in self.frames)), "link or frame")
+        for name, q in topology.keyframes:
+            rigid.finite_vector(q, topology.nq, f"keyframe {name!r}")
+        for pair in topology.excludes:
+            for name in pair:
+                if name not in self.placed:
+                    raise ValueError(f"exclude {pair}: no link {name!r}")
+        return topology
+
+    def _inertia(self) -> Inertia:
+        return Inertia(
+            mass=np.array([m.body[0] for m in self.moving]),
+            com=np.array([m.body[1] for m in self.moving]),
+            moment=np.array([m.body[2] for m in self.moving]),
+        )
+
+    def _frames(self) -> Frames:
+        return Frames(
+            position=np.array([pose.position for _, _, pose in self.frames]).reshape(-1, 3),
+            rotation=np.array([pose.quaternion for _, _, pose in self.frames]).reshape(-1, 4),
+            link=tuple(link for _, link, _ in self.frames),
+            names=tuple(name for name, _, _ in self.frames),
+        )
+
+
+def _depth_first(links: Sequence[Link]) -> list[Link]:
+    """Links with parents first and each branch in one piece, children in the order given."""
+    names = {WORLD, *(link.name for link in links)}
+    children: dict[str, list[Link]] = {}
+    for link in links:
+        if link.name == WORLD:
+            raise ValueError("no link may be called 'world': it names the ground")
+        if link.parent not in names:
+            raise ValueError(f"link {link.name!r}: no parent {link.parent!r}; there are {', '.join(sorted(names))}")
+        children.setdefault(link.parent, []).append(link)
+    ordered, stack = [], children.get(WORLD, [])[::-1]
+    while stack:
+        link = stack.pop()
+        ordered.append(link)
+        stack.extend(children.pop(link.name, [])[::-1])
+    if len(ordered) != len(links):
+        lost = sorted({link.name for link in links} - {link.name for link in ordered})
+        raise ValueError(f"links {', '.join(lost)} hang on each other in a ring, not on the world")
+    return ordered
+
+
+def _check_names(names: Sequence[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} {name!r}: the name stands twice")
+        seen.add(name)
+
+
+def _pose(position, rotation, where: str) -> Pose:
+    quaternion = rigid.finite_vector(rotation, 4, f"{where}: rotation (quaternion wxyz)")
+    if not np.any(quaternion):
+        raise ValueError(f"{where}: rotation (quaternion wxyz) must not be zero")
+    return Pose(rigid.finite_vector(position, 3, f"{where}: position"), quaternion / np.linalg.norm(quaternion))
+
+
+def _checked_shape(shape: Shape, where: str) -> Shape:
+    pose = _pose(shape.position, shape.rotation, f"{where}, shape {shape.name!r}")
+    return Shape(**{**shape.__dict__, "position": pose.position, "rotation": pose.quaternion})
+
+
+def _axis(joint: Joint) -> np.ndarray:
+    if isinstance(joint.axis, str):
+        if joint.axis not in NAMED_AXES:
+            raise ValueError(f"joint {joint.name!r}: axis must be x, y, z or three numbers, got {joint.axis!r}")
+        return np.array(NAMED_AXES[joint.axis])
+    axis = rigid.finite_vector(joint.axis, 3, f"joint {joint.name!r}: axis")
+    if not np.any(axis):
+        raise ValueError(f"joint {joint.name!r}: axis must not be zero")
+    return axis / np.linalg.norm(axis)
+
+
+def _coordinates(joint: Joint, value, what: str) -> np.ndarray:
+    """nq numbers of a joint; one number stands for all of a joint without quaternion."""
+    size, where = COORDINATES[joint.kind], f"joint {joint.name!r}: {what}"
+    if value is None:
+        start = np.zeros(size)
+        if joint.kind in ("ball", "free"):
+            start[-4] = 1.0
+        return start
+    if np.ndim(value) == 0 and joint.kind not in ("ball", "free"):
+        value = np.full(size, float(value))
+    return rigid.finite_vector(value, size, where)
+
+
+def _per_dof(joints: list[Joint], name: str, least: float | None) -> np.ndarray:
+    """One number per degree of freedom, not below `least`."""
+    parts = []
+    for joint in joints:
+        value, size = np.asarray(getattr(joint, name), float), FREEDOMS[joint.kind]
+        if value.shape not in ((), (size,)) or np.any(np.isnan(value)):
+            raise ValueError(f"joint {joint.name!r}: {name} must be one number or {size}, got {getattr(joint, name)!r}")
+        if least is not None and np.any(value < least):
+            raise ValueError(f"joint {joint.name!r}: {name} must not be below {least:g}, got {getattr(joint, name)!r}")
+        parts.append(np.broadcast_to(value, (size,)))
+    return np.concatenate(parts)
+
+
+def _checked_upper(joints: list[Joint]) -> np.ndarray:
+    lower, upper = _per_dof(joints, "lower", None), _per_dof(joints, "upper", None)
+    owners = [joint.name for joint in joints for _ in range(FREEDOMS[joint.kind])]
+    for name, low, high in zip(owners, lower, upper, strict=True):
+        if low > high:
+            raise ValueError(f"joint {name!r}: lower limit {low:g} is above the upper limit {high:g}")
+    return upper

@@ -1,0 +1,104 @@
+"""Rigid bodies in plain NumPy: poses, reading and merging inertia, and what no real body can have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ROWS = np.array([0, 1, 2, 0, 0, 1])
+COLUMNS = np.array([0, 1, 2, 1, 2, 2])
+
+
+def moment_of(value, where: str) -> np.ndarray:
+    """(xx, yy, zz, xy, xz, yz) of three principal moments, six numbers or a symmetric 3x3 matrix."""
+    value = np.asarray(value, float)
+    if value.shape == (3,):
+        return np.concatenate([value, np.zeros(3)])
+    if value.shape == (6,):
+        return value
+    if value.shape == (3, 3) and np.allclose(value, value.T, rtol=1e-9, atol=0):
+        return value[ROWS, COLUMNS]
+    raise ValueError(f"{where}: inertia must be 3 moments, 6 numbers or a symmetric 3x3 matrix, got {value.tolist()}")
+
+
+def matrix_of(moment: np.ndarray) -> np.ndarray:
+    """The symmetric 3x3 matrix of (xx, yy, zz, xy, xz, yz)."""
+    xx, yy, zz, xy, xz, yz = moment
+    return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+
+
+def rotation_matrix(quaternion) -> np.ndarray:
+    """Rotation matrix of a quaternion wxyz of any length but zero."""
+    quaternion = np.asarray(quaternion, float)
+    w, x, y, z = quaternion / np.linalg.norm(quaternion)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def quaternion_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a b: the rotation b, then a; quaternions wxyz."""
+    w = a[0] * b[0] - a[1:] @ b[1:]
+    return np.array([w, *(a[0] * b[1:] + b[0] * a[1:] + np.cross(a[1:], b[1:]))])
+
+
+def finite_vector(value, size: int, where: str) -> np.ndarray:
+    """The value as `size` finite numbers."""
+    array = np.asarray(value, float)
+    if array.shape != (size,) or not np.all(np.isfinite(array)):
+        raise ValueError(f"{where} must be {size} finite numbers, got {value!r}")
+    return array
+
+
+def merge(a: tuple[float, np.ndarray, np.ndarray], b: tuple[float, np.ndarray, np.ndarray]):
+    """Mass, centre of mass and central moments of two bodies welded together (parallel axes)."""
+    mass = a[0] + b[0]
+    if mass == 0:
+        return 0.0, a[1], a[2] + b[2]
+    com = (a[0] * a[1] + b[0] * b[1]) / mass
+    return mass, com, sum(moment + about_point(m, c - com) for m, c, moment in (a, b))
+
+
+def about_point(mass: float, offset: np.ndarray) -> np.ndarray:
+    """Moments of a point mass at `offset`: m (r.r 1 - r r^T)."""
+    return (mass * (offset @ offset * np.eye(3) - np.outer(offset, offset)))[ROWS, COLUMNS]
+
+
+def moved(body: tuple[float, np.ndarray, np.ndarray], position, rotation):
+    """The same body seen from a frame in which its own frame stands at `position`, `rotation`."""
+    R = rotation_matrix(rotation)
+    mass, com, moment = body
+    return mass, np.asarray(position, float) + R @ com, (R @ matrix_of(moment) @ R.T)[ROWS, COLUMNS]
+
+
+def faults(mass: float, moment: np.ndarray) -> list[str]:
+    """The rules that this inertia breaks; empty for a real body, a rod, a plate, a point, or nothing at all."""
+    if not np.all(np.isfinite([mass, *moment])):
+        return [f"mass and inertia must be finite (mass {mass:g}, inertia {moment.tolist()})"]
+    if mass < 0:
+        return [f"mass must not be negative (it is {mass:g})"]
+    principal = np.linalg.eigvalsh(matrix_of(moment))
+    slack = 1e-9 * max(1e-300, np.abs(principal).max())
+    found = []
+    if principal[0] < -slack:
+        found.append(f"inertia must be positive definite (smallest principal moment {principal[0]:.6g})")
+    elif principal[2] > principal[0] + principal[1] + slack:
+        listed = ", ".join(f"{p:.6g}" for p in principal)
+        found.append(f"principal moments must obey the triangle inequality (they are {listed})")
+    if mass == 0 and principal[2] > slack:
+        found.append(f"a link without mass cannot have inertia (largest principal moment {principal[2]:.6g})")
+    return found
+
+
+def repaired(mass: float, moment: np.ndarray) -> np.ndarray:
+    """The nearest central moments (Frobenius) of a mass distribution: second moments made non-negative."""
+    matrix = matrix_of(np.where(np.isfinite(moment), moment, 0.0))
+    if mass <= 0:
+        return np.zeros(6)
+    second = 0.5 * np.trace(matrix) * np.eye(3) - matrix
+    values, vectors = np.linalg.eigh(second)
+    second = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return (np.trace(second) * np.eye(3) - second)[ROWS, COLUMNS]

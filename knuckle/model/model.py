@@ -1,0 +1,150 @@
+"""The model of a mechanism: arrays are differentiable parameters, static fields are topology."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle.model.geometry import Geometry
+from knuckle.model.topology import Topology, _find
+
+Leaf = Array | np.ndarray
+
+
+class Inertia(eqx.Module):
+    """Mass, centre of mass and central moments of each link, in link axes."""
+
+    mass: Float[Leaf, " link"]  # [kg]
+    com: Float[Leaf, "link 3"]  # [m]
+    moment: Float[Leaf, "link 6"]  # xx, yy, zz, xy, xz, yz about the centre of mass [kg m^2]
+
+
+class Frames(eqx.Module):
+    """Named poses on links: sites, sensors, and links that were welded to another."""
+
+    position: Float[Leaf, "frame 3"]
+    rotation: Float[Leaf, "frame 4"]
+    link: tuple[int, ...] = eqx.field(static=True)  # -1 is the world
+    names: tuple[str, ...] = eqx.field(static=True)
+
+
+class Actuators(eqx.Module):
+    """Affine actuators: force = clip(gain u + bias . (1, length, velocity)), carried to the joints by the gear."""
+
+    gear: Float[Leaf, " entry"]
+    gain: Float[Leaf, " actuator"]
+    bias: Float[Leaf, "actuator 3"]
+    control_lower: Float[Leaf, " actuator"]
+    control_upper: Float[Leaf, " actuator"]
+    force_lower: Float[Leaf, " actuator"]
+    force_upper: Float[Leaf, " actuator"]
+    entry_actuator: tuple[int, ...] = eqx.field(static=True)  # actuator of each gear entry
+    entry_dof: tuple[int, ...] = eqx.field(static=True)  # degree of freedom of each gear entry
+    names: tuple[str, ...] = eqx.field(static=True)
+
+
+class Equalities(eqx.Module):
+    """Constraints that hold two points, two frames or two joint positions equal."""
+
+    position_a: Float[Leaf, "equality 3"]
+    rotation_a: Float[Leaf, "equality 4"]
+    position_b: Float[Leaf, "equality 3"]
+    rotation_b: Float[Leaf, "equality 4"]
+    polynomial: Float[Leaf, "equality 5"]  # of a mimic
+    torque_scale: Float[Leaf, " equality"]  # of a weld [m]
+    kind: tuple[str, ...] = eqx.field(static=True)  # connect, weld, mimic
+    a: tuple[int, ...] = eqx.field(static=True)  # link (connect, weld; -1 is the world) or joint (mimic)
+    b: tuple[int, ...] = eqx.field(static=True)  # as a; -1 of a mimic: none
+    active: tuple[bool, ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+
+
+class State(eqx.Module):
+    """What persists from step to step: MuJoCo's qpos and qvel.
+
+    A free joint has position and quaternion wxyz; linear velocity in the world, angular in the body.
+    """
+
+    q: Float[Leaf, "*time nq"]
+    qd: Float[Leaf, "*time nv"]
+
+
+class Model(eqx.Module):
+    """A tree of rigid links: arrays are parameters, static fields are topology. SI units."""
+
+    inertia: Inertia
+    position: Float[Leaf, "link 3"]  # of the joint's frame in the parent link
+    rotation: Float[Leaf, "link 4"]  # quaternion wxyz, any length but zero
+    axis: Float[Leaf, "link 3"]  # joint axis (planar: normal), link frame, any length but zero
+    anchor: Float[Leaf, "link 3"]  # point that a revolute or ball joint turns about, link frame
+    reference: Float[Leaf, " nq"]  # coordinates at which links stand at their placement; the default state
+    rest: Float[Leaf, " nq"]  # coordinates at which springs are relaxed
+    stiffness: Float[Leaf, " nv"]  # [N m/rad or N/m]
+    damping: Float[Leaf, " nv"]  # [N m s/rad or N s/m]
+    armature: Float[Leaf, " nv"]  # rotor inertia seen at the joint [kg m^2 or kg]
+    friction: Float[Leaf, " nv"]  # Coulomb friction of the joint [N m or N]
+    friction_speed: Float[Leaf, " nv"]  # speed at which tanh friction has 76 % of its force [rad/s or m/s]
+    lower: Float[Leaf, " nv"]
+    upper: Float[Leaf, " nv"]  # a ball joint's largest angle stands in all three entries
+    effort: Float[Leaf, " nv"]  # largest force of all actuators of a joint together
+    speed: Float[Leaf, " nv"]  # largest speed that the maker states; not enforced
+    gravity: Float[Leaf, "3"]  # [m/s^2]
+    actuators: Actuators
+    frames: Frames
+    geometry: Geometry
+    equalities: Equalities
+    topology: Topology = eqx.field(static=True)
+
+    @property
+    def name(self) -> str:
+        return self.topology.name
+
+    @property
+    def nq(self) -> int:
+        return self.topology.nq
+
+    @property
+    def nv(self) -> int:
+        return self.topology.nv
+
+    @property
+    def nu(self) -> int:
+        return len(self.actuators.names)
+
+    @property
+    def mass(self):
+        """Total mass of the links that move [kg]."""
+        return self.inertia.mass.sum()
+
+    @property
+    def link_names(self) -> tuple[str, ...]:
+        return self.topology.link_names
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        return self.topology.joint_names
+
+    @property
+    def keyframes(self) -> dict[str, np.ndarray]:
+        return {name: np.array(q) for name, q in self.topology.keyframes}
+
+    def state(self, q: Leaf | str | None = None, qd: Leaf | None = None) -> State:
+        """A state; by default the reference coordinates at rest. `q` may name a keyframe."""
+        if isinstance(q, str):
+            names = tuple(name for name, _ in self.topology.keyframes)
+            q = np.array(self.topology.keyframes[_find(q, names, "keyframe")][1])
+        q = self.reference if q is None else q
+        qd = np.zeros(self.nv) if qd is None else qd
+        return State(_checked(q, self.nq, "q"), _checked(qd, self.nv, "qd"))
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.link_names)} links, nq={self.nq}, nv={self.nv}, nu={self.nu}"
+        return f"Model({self.name!r}: {sizes}, {len(self.geometry)} shapes, {len(self.frames.names)} frames)"
+
+
+def _checked(value, size: int, name: str):
+    value = value if hasattr(value, "shape") else np.asarray(value, float)
+    if value.ndim == 0 or value.shape[-1] != size:
+        raise ValueError(f"{name} must have {size} entries in its last axis, got shape {tuple(value.shape)}")
+    return value

@@ -1,0 +1,109 @@
+"""What of a model is not a number: names, kinds, who hangs on whom, and where coordinates stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from knuckle.model.description import JointKind
+from knuckle.tree import Tree
+
+COORDINATES: dict[JointKind, int] = {"revolute": 1, "prismatic": 1, "planar": 3, "ball": 4, "free": 7}
+FREEDOMS: dict[JointKind, int] = {"revolute": 1, "prismatic": 1, "planar": 3, "ball": 3, "free": 6}
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Links in depth-first order, each with one joint; a body with several joints has links without mass before it."""
+
+    name: str
+    parent: tuple[int, ...]  # of each link; -1 is the world
+    kind: tuple[JointKind, ...]
+    link_names: tuple[str, ...]
+    joint_names: tuple[str, ...]
+    excludes: tuple[tuple[str, str], ...] = ()
+    keyframes: tuple[tuple[str, tuple[float, ...]], ...] = ()
+
+    def __hash__(self):
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.parent, self.kind, self.link_names, self.joint_names))
+
+    @cached_property
+    def links(self) -> Tree:
+        return Tree(self.parent)
+
+    @cached_property
+    def dofs(self) -> Tree:
+        """Degrees of freedom, one after the other within a joint, then along the links."""
+        parent = []
+        for link, up in enumerate(self.parent):
+            before = int(self.v_stop[up]) - 1 if up >= 0 else -1
+            for dof in range(int(self.v_start[link]), int(self.v_stop[link])):
+                parent.append(before)
+                before = dof
+        return Tree(tuple(parent))
+
+    @cached_property
+    def q_start(self) -> np.ndarray:
+        return np.cumsum([0, *(COORDINATES[k] for k in self.kind)])[:-1]
+
+    @cached_property
+    def v_start(self) -> np.ndarray:
+        return np.cumsum([0, *(FREEDOMS[k] for k in self.kind)])[:-1]
+
+    @cached_property
+    def v_stop(self) -> np.ndarray:
+        return np.cumsum([0, *(FREEDOMS[k] for k in self.kind)])[1:]
+
+    @cached_property
+    def nq(self) -> int:
+        return sum(COORDINATES[k] for k in self.kind)
+
+    @cached_property
+    def nv(self) -> int:
+        return sum(FREEDOMS[k] for k in self.kind)
+
+    @cached_property
+    def dof_link(self) -> np.ndarray:
+        """The link that each degree of freedom moves."""
+        return np.repeat(np.arange(len(self.kind)), [FREEDOMS[k] for k in self.kind])
+
+    @cached_property
+    def dof_follows_parent(self) -> np.ndarray:
+        """Whether a degree of freedom's axis is fixed in the parent (translations of free and planar joints)."""
+        marks = {"free": [True] * 3 + [False] * 3, "planar": [True, True, False]}
+        return np.array([m for k in self.kind for m in marks.get(k, [False] * FREEDOMS[k])], bool)
+
+    @cached_property
+    def last_dof(self) -> np.ndarray:
+        """Whether a degree of freedom is the last of its link, the one that carries its inertia."""
+        return np.isin(np.arange(self.nv), self.v_stop - 1)
+
+    def of_kind(self, *kinds: JointKind) -> np.ndarray:
+        """The links whose joint is of one of these kinds."""
+        return np.array([i for i, k in enumerate(self.kind) if k in kinds], int)
+
+    def q_index(self, kind: JointKind) -> np.ndarray:
+        """Coordinates of all joints of a kind, one row per joint."""
+        return self.q_start[self.of_kind(kind)][:, None] + np.arange(COORDINATES[kind])
+
+    def v_index(self, kind: JointKind) -> np.ndarray:
+        """Degrees of freedom of all joints of a kind, one row per joint."""
+        return self.v_start[self.of_kind(kind)][:, None] + np.arange(FREEDOMS[kind])
+
+    def link(self, name: str) -> int:
+        return _find(name, self.link_names, "link")
+
+    def joint(self, name: str) -> int:
+        return _find(name, self.joint_names, "joint")
+
+
+def _find(name: str, names: tuple[str, ...], what: str) -> int:
+    if name not in names:
+        raise ValueError(f"no {what} {name!r}; there are {', '.join(names) or 'none'}")
+    return names.index(name)

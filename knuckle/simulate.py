@@ -1,0 +1,149 @@
+"""Simulation: one step, many steps, and the linear map of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from knuckle.forces import Loads
+from knuckle.integrate import Integrator, SemiImplicitEuler
+from knuckle.model.joints import difference, retract
+from knuckle.model.model import Model, State
+
+Policy = Callable[[Float[Array, ""], State], Float[Array, " nu"]]
+Checkpoint = Literal["none", "step", "sqrt"]
+
+
+class Trajectory(eqx.Module):
+    """States after each step of a roll-out, with the time [s] of each and the control that led there."""
+
+    time: Float[Array, " step"]
+    q: Float[Array, "step nq"]
+    qd: Float[Array, "step nv"]
+    control: Float[Array, "step nu"]
+
+    @property
+    def last(self) -> State:
+        return State(self.q[-1], self.qd[-1])
+
+
+def step(
+    model: Model,
+    state: State,
+    control: Float[Array, " nu"] | None = None,
+    *,
+    dt: float | Float[Array, ""],
+    integrator: Integrator = SemiImplicitEuler(),
+    wrench: Float[Array, "link 6"] | None = None,
+) -> State:
+    """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin."""
+    state = State(jnp.asarray(state.q), jnp.asarray(state.qd))
+    loads = Loads(_control(model, control, state), _wrench(model, wrench))
+    return integrator.advance(model, loads, state, dt)
+
+
+def rollout(
+    model: Model,
+    state: State,
+    controls: Float[Array, "step nu"] | Float[Array, " nu"] | Policy | None = None,
+    *,
+    dt: float | Float[Array, ""],
+    steps: int | None = None,
+    integrator: Integrator = SemiImplicitEuler(),
+    wrench: Float[Array, "link 6"] | None = None,
+    checkpoint: Checkpoint = "step",
+) -> Trajectory:
+    """Many steps: `controls` is an array over time, one control that is held, a policy(time, state), or None.
+
+    Args:
+        checkpoint: what reverse mode keeps: "none" everything, "step" the states (the rest is computed again), "sqrt"
+            states at about sqrt(steps) moments, so that memory grows with the square root of the steps.
+    """
+    state = State(jnp.asarray(state.q), jnp.asarray(state.qd))
+    policy, table, steps = _policy(model, controls, steps)
+
+    def advance(carry, x):
+        state, (number, row) = carry, x
+        time = number * dt
+        control = _control(model, policy(time, state) if policy else row, state)
+        after = step(model, state, control, dt=dt, integrator=integrator, wrench=wrench)
+        return after, (time + dt, after.q, after.qd, control)
+
+    numbers = jnp.arange(steps).astype(state.q.dtype)
+    _, (time, q, qd, control) = _scan(advance, state, (numbers, table), steps, checkpoint)
+    return Trajectory(time, q, qd, control)
+
+
+def linearize(
+    model: Model, state: State, control: Float[Array, " nu"] | None = None, *, dt: float, **options
+) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
+    """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries."""
+    state = State(jnp.asarray(state.q), jnp.asarray(state.qd))
+    control = _control(model, control, state)
+    nominal = step(model, state, control, dt=dt, **options)
+
+    def change(offset, control):
+        moved = State(retract(model, state.q, offset[: model.nv]), state.qd + offset[model.nv :])
+        after = step(model, moved, control, dt=dt, **options)
+        return jnp.concatenate([difference(model, nominal.q, after.q), after.qd - nominal.qd])
+
+    return jax.jacfwd(change, argnums=(0, 1))(jnp.zeros(2 * model.nv, state.qd.dtype), control)
+
+
+def _control(model: Model, control, state: State) -> Float[Array, " nu"]:
+    if control is None:
+        return jnp.zeros(model.nu, state.qd.dtype)
+    control = jnp.asarray(control)
+    if control.shape != (model.nu,):
+        raise ValueError(f"control must have shape ({model.nu},), one entry per actuator, got {control.shape}")
+    return control
+
+
+def _wrench(model: Model, wrench):
+    if wrench is not None and jnp.shape(wrench) != (len(model.link_names), 6):
+        raise ValueError(f"wrench must have shape ({len(model.link_names)}, 6), got {jnp.shape(wrench)}")
+    return wrench
+
+
+def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, Array | None, int]:
+    """The policy if there is one, else a row of controls per step (or None), and the number of steps."""
+    if controls is None or callable(controls):
+        table = None
+    else:
+        table = jnp.asarray(controls)
+        if table.ndim == 1 and steps is not None:
+            table = jnp.broadcast_to(table, (steps, *table.shape))
+        if table.ndim != 2 or table.shape[1] != model.nu or steps not in (None, len(table)):
+            wanted = f"({'steps' if steps is None else steps}, {model.nu}), or ({model.nu},) with steps=..."
+            raise ValueError(f"controls must have shape {wanted}, got {jnp.shape(controls)}")
+        steps = len(table)
+    if steps is None:
+        raise ValueError("steps=... is needed where controls are not an array over time")
+    return (controls if callable(controls) else None), table, steps
+
+
+def _scan(advance, start, xs, steps: int, checkpoint: Checkpoint):
+    """lax.scan that keeps for reverse mode what `checkpoint` says."""
+    if checkpoint == "none":
+        return jax.lax.scan(advance, start, xs, length=steps)
+    kept = jax.checkpoint(advance)
+    if checkpoint == "step" or steps < 4:
+        return jax.lax.scan(kept, start, xs, length=steps)
+    if checkpoint != "sqrt":
+        raise ValueError(f"checkpoint must be 'none', 'step' or 'sqrt', got {checkpoint!r}")
+    inner = math.isqrt(steps)
+    whole = steps - steps % inner
+    pieces = jax.tree.map(lambda a: a[:whole].reshape(-1, inner, *a.shape[1:]), xs)
+    piece = jax.checkpoint(lambda carry, x: jax.lax.scan(kept, carry, x, length=inner))
+    middle, ys = jax.lax.scan(piece, start, pieces, length=whole // inner)
+    ys = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), ys)
+    if whole == steps:
+        return middle, ys
+    end, rest = jax.lax.scan(kept, middle, jax.tree.map(lambda a: a[whole:], xs), length=steps - whole)
+    return end, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), ys, rest)
