@@ -181,7 +181,7 @@ def test_a_tracer_is_refused(scaled):
 
 def test_an_unresolved_symbol_raises_when_loaded():
     code = assemble(
-        "declare void @no_such_symbol_anywhere()\ndefine void @g() {\n call void @no_such_symbol_anywhere()\n ret void\n}",
+        "declare void @nowhere()\ndefine void @g() {\n call void @nowhere()\n ret void\n}",
         "g",
     )
     with pytest.raises(RuntimeError):
@@ -292,7 +292,8 @@ def test_a_hundred_thousand_random_calls_give_errors_or_right_results(scaled):
             assert not legal, arguments
             continue
         assert legal, arguments
-        np.testing.assert_array_equal(y, np.asarray(arguments[0]).astype(float) * int(arguments[1]))
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(y, np.asarray(arguments[0]).astype(float) * int(arguments[1]))
         np.testing.assert_array_equal(c, arguments[2])
         right += 1
     assert right > 100
