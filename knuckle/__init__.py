@@ -20,6 +20,7 @@ from knuckle.model import (
     shapes,
     velocity_servo,
 )
+from knuckle.model.load import load
 from knuckle.simulate import Trajectory, linearize, rollout, step
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ __all__ = [
     "free",
     "kinematics",
     "linearize",
+    "load",
     "model",
     "motor",
     "planar",
