@@ -19,7 +19,7 @@ from scipy.spatial.transform import Rotation
 
 from knuckle.model import description as kd
 from knuckle.model.geometry import Shape
-from knuckle.model.inertia import COLUMNS, ROWS, faults, repaired
+from knuckle.model.inertia import COLUMNS, ROWS, faults, matrix_of, repaired
 from knuckle.model.mesh_file import read_mesh
 from knuckle.model.report import Omission, refuse
 from knuckle.model.urdf_check import JOINT_TYPES, Findings, check, numbers_in
@@ -215,7 +215,7 @@ class _Reader:
             mended = repaired(mass, moment)
             change = f"inertia {_listed(moment)} -> {_listed(mended)} (xx, yy, zz, xy, xz, yz)"
             self._note("link", link.name, f"mended: {'; '.join(broken)}: {change}")
-            matrix = _matrix(mended)
+            matrix = matrix_of(mended)
         elif broken:
             self._error("link", link.name, "; ".join(broken))
         position, _ = _pose(link.inertial.origin)
@@ -444,12 +444,6 @@ def _own_pose(element: Element) -> tuple[np.ndarray, Rotation]:
 
 def _wxyz(turn: Rotation) -> np.ndarray:
     return np.roll(turn.as_quat(canonical=True), 1)
-
-
-def _matrix(moment: np.ndarray) -> np.ndarray:
-    matrix = np.zeros((3, 3))
-    matrix[ROWS, COLUMNS] = matrix[COLUMNS, ROWS] = moment
-    return matrix
 
 
 def _listed(values: np.ndarray) -> str:
