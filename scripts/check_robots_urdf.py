@@ -8,12 +8,13 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pinocchio as pin
+import pinocchio
 
 from knuckle import dynamics, kinematics
 from knuckle.model.build import build
@@ -22,6 +23,8 @@ from knuckle.model.model import Model
 from knuckle.model.report import LoadError
 from knuckle.model.urdf import read
 from knuckle.model.xml import parse
+
+pin: Any = pinocchio  # its compiled names are unknown to type checkers
 
 TOLERANCE = {"mass": 1e-9, "bias": 1e-9, "pose": 1e-9, "jacobian": 1e-9, "backward": 1e-10}
 MOMENTS = ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")
@@ -94,9 +97,9 @@ class Reference:
     """A Pinocchio model, with the way from our coordinates and velocities to its own."""
 
     ours: Model
-    model: pin.Model
-    data: pin.Data
-    joints: list[tuple[str, int, int, pin.JointModel]]  # kind, our q, our v, its joint
+    model: Any
+    data: Any
+    joints: list[tuple[str, int, int, Any]]  # kind, our q, our v, its joint
 
     @staticmethod
     def of(text: str, ours: Model, floating: bool) -> Reference:
@@ -160,7 +163,7 @@ class Reference:
         bias = pin.rnea(self.model, self.data, at, v, self.acceleration_shift(v))
         return T.T @ M @ T, T.T @ bias
 
-    def pose(self, name: str) -> pin.SE3:
+    def pose(self, name: str) -> Any:
         return self.data.oMf[self.model.getFrameId(name, pin.FrameType.BODY)]
 
     def jacobian(self, q: np.ndarray, name: str) -> np.ndarray:
@@ -169,6 +172,7 @@ class Reference:
         J = pin.computeFrameJacobian(
             self.model, self.data, self.coordinates(q), frame, pin.ReferenceFrame.LOCAL_WORLD_ALIGNED
         )
+        J = J.reshape(6, -1)  # one freedom comes without its axis
         return np.concatenate([J[3:], J[:3]]) @ self.velocity_map(q)
 
 

@@ -166,10 +166,10 @@ class Folders:
         if absolute.startswith(("/", "~")) or Path(absolute).is_absolute():
             return self._absolute(Path(absolute))
         candidates = self._candidates(name)
-        inside = [c for c in candidates if self._is_inside(c)]
-        if candidates and not inside:
+        found = next((c for c in candidates if self._is_inside(c) and c.is_file()), None)
+        if found is None and not (self._is_inside(candidates[0]) if candidates else _stays_below(name)):
             raise PathEscape(f"{name!r} leads outside {self._listed()}")
-        return next((c for c in inside if c.is_file()), None)
+        return found
 
     def _absolute(self, path: Path) -> Path | None:
         if not _exists(path):
@@ -204,6 +204,10 @@ def _package_of(folder: Path) -> tuple[Path, ...]:
     if folder.name == "urdf":
         return (folder.parent,)
     return tuple(f for f in (folder, *list(folder.parents)[:2]) if (f / "package.xml").is_file())[:1]
+
+
+def _stays_below(name: str) -> bool:
+    return not os.path.normpath(name.partition("://")[2] or name).startswith("..")
 
 
 def _exists(path: Path) -> bool:
