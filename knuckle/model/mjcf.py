@@ -95,7 +95,9 @@ def _freed(description: Description, source: str) -> Description:
     if kinds:
         refuse(source, f"floating=True: body {base.name!r} already moves on the world, by {', '.join(kinds)}")
     pose = np.concatenate([np.asarray(base.position, float), np.asarray(base.rotation, float)])
-    joint = Joint("free", name=f"{base.name}_joint", reference=pose, rest=pose)
+    taken = {j.name for link in description.links for j in link.all_joints()}
+    name = "floating_base" if "floating_base" not in taken else "floating_base_"
+    joint = Joint("free", name=name, reference=pose, rest=pose)
     free_base = replace(base, joints=joint, position=ORIGIN, rotation=IDENTITY)
     links = [free_base if link is base else link for link in description.links]
     keyframes = {name: np.concatenate([pose, np.asarray(q)]) for name, q in description.keyframes.items()}

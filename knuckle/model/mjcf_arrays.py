@@ -29,6 +29,7 @@ from knuckle.model.description import (
 )
 from knuckle.model.geometry import Mesh, Shape, ShapeKind
 from knuckle.model.mjcf_check import EQUALITIES, Source, actuator_fault, disabled
+from knuckle.model.mjcf_inertia import NOTHING
 from knuckle.model.report import Omission
 
 CARRIED = "knuckle/"  # prefix of custom elements that carry what MJCF has no attribute for
@@ -137,14 +138,14 @@ class Reader:
         joints = tuple(self._joint(j) for j in range(first, first + m.body_jntnum[i]))
         absolute = bool(joints) and joints[0].kind == "free"  # its coordinates are the pose in the world
         R = rigid.rotation_matrix(m.body_iquat[i])
-        moment = R @ np.diag(m.body_inertia[i]) @ R.T
+        moment = R @ np.diag(np.where(m.body_inertia[i] == NOTHING, 0.0, m.body_inertia[i])) @ R.T
         return Link(
             name=self.links[i],
             parent=self.links[m.body_parentid[i]] if m.body_parentid[i] else WORLD,
             joints=joints,
             position=ORIGIN if absolute else m.body_pos[i].copy(),
             rotation=IDENTITY if absolute else m.body_quat[i].copy(),
-            mass=float(m.body_mass[i]),
+            mass=0.0 if m.body_mass[i] == NOTHING else float(m.body_mass[i]),
             com=m.body_ipos[i].copy(),
             inertia=0.5 * (moment + moment.T),
             shapes=self._shapes(i),
@@ -194,7 +195,8 @@ class Reader:
     def _frames(self, body: int) -> list[Frame]:
         m = self.m
         mine = np.flatnonzero(m.site_bodyid == body)
-        return [Frame(self.sites[i], m.site_pos[i].copy(), m.site_quat[i].copy()) for i in mine]
+        named = [i for i in mine if not self.sites[i].startswith(CARRIED)]
+        return [Frame(self.sites[i], m.site_pos[i].copy(), m.site_quat[i].copy()) for i in named]
 
     def _shapes(self, body: int) -> list[Shape]:
         mine = np.flatnonzero(self.m.geom_bodyid == body)
@@ -227,7 +229,7 @@ class Reader:
         """The geom's own colour, or its material's if it has the default one, as MuJoCo draws it."""
         own, material = self.m.geom_rgba[i], self.m.geom_matid[i]
         chosen = self.m.mat_rgba[material] if material >= 0 and tuple(own) == PLAIN_RGBA else own
-        return tuple(float(c) for c in chosen)
+        return tuple(float(str(c)) for c in chosen)  # the shortest decimals of MuJoCo's float32
 
     def _mesh(self, i: int) -> tuple[Mesh, tuple[float, ...], np.ndarray, np.ndarray]:
         """A mesh, its scale, and the pose of the frame of inertia that MuJoCo has moved it to."""

@@ -15,7 +15,7 @@ from knuckle.model import inertia as rigid
 from knuckle.model.mjcf_check import line_of_info
 from knuckle.model.report import Omission
 
-LEAST_MOMENT = 1e-14  # MuJoCo wants moving bodies above 1e-15
+NOTHING = 2e-15  # kg or kg m^2: stands for zero in files for MuJoCo, which wants moving bodies above 1e-15
 
 
 def check_inertias(spec: mujoco.MjSpec, repair: bool) -> tuple[list[Omission], list[Omission]]:
@@ -54,7 +54,7 @@ def _state_moment(body, moment: np.ndarray) -> None:
     diagonal_given = np.isnan(body.fullinertia[0])
     moments, quaternion = principal(moment)
     body.fullinertia = [math.nan, 0, 0, 0, 0, 0]
-    body.inertia = np.maximum(moments, LEAST_MOMENT)
+    body.inertia = np.maximum(moments, NOTHING)
     if not diagonal_given:
         body.iquat = quaternion
 
@@ -68,8 +68,9 @@ def principal(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         moments, axes = np.linalg.eigh(matrix)
         axes[:, 2] = np.cross(axes[:, 0], axes[:, 1])
     low, middle, high = np.argsort(moments)
-    while moments[low] + moments[middle] < moments[high] <= (moments[low] + moments[middle]) * (1 + 1e-9):
-        moments[high] = np.nextafter(moments[low] + moments[middle], 0)
+    most = moments[low] + moments[middle]
+    if most < moments[high] <= most * (1 + 1e-9):
+        moments[high] = most
     quaternion = np.zeros(4)
     mujoco.mju_mat2Quat(quaternion, axes.ravel())
     return moments, quaternion

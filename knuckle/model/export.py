@@ -1,0 +1,208 @@
+"""Save a model as MJCF or URDF, only if it loads back as the same model."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from knuckle.model.load import load
+from knuckle.model.model import Model
+from knuckle.model.report import LoadError, LoadWarning
+
+TOLERANCE = 1e-12
+COLOUR_TOLERANCE = 1e-6  # MuJoCo keeps colours as float32
+TABLES = {
+    "inertia": ("com",),
+    "actuators": ("gear", "gain", "bias", "control_lower", "control_upper", "force_lower", "force_upper"),
+    "equalities": ("position_a", "position_b", "polynomial", "torque_scale"),
+    "frames": ("position",),
+    "geometry": ("position", "size", "friction"),
+}
+ARRAYS = (
+    *("position", "reference", "rest", "stiffness", "damping", "armature", "friction", "friction_speed"),
+    *("lower", "upper", "effort", "speed", "gravity"),
+)
+LABELS = {
+    "actuators": ("names", "entry_actuator", "entry_dof"),
+    "equalities": ("names", "kind", "a", "b", "active"),
+    "frames": ("names", "link"),
+    "geometry": ("kind", "link", "names", "contype", "conaffinity"),
+}
+
+
+def save(model: Model, path: str | Path) -> None:
+    """Write a model as MJCF (.xml, .mjcf) or URDF (.urdf), whole or not at all.
+
+    The text is loaded back and compared before it takes the file's place, so what the format cannot hold raises a
+    ValueError that names it. Mesh vertices and colours are float32 in MJCF.
+    """
+    path = Path(path)
+    text = _writer(path)(model)
+    handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.resolve().parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        _check(model, Path(name), path)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _writer(path: Path) -> Callable[[Model], str]:
+    """Writers are imported when needed, since MuJoCo is slow to import."""
+    if path.suffix in (".xml", ".mjcf"):
+        from knuckle.model import export_mjcf
+
+        return export_mjcf.write
+    if path.suffix == ".urdf":
+        from knuckle.model import export_urdf
+
+        return export_urdf.write
+    raise ValueError(f"save {str(path)!r}: expected a name that ends in .xml or .mjcf (MJCF) or .urdf (URDF)")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _check(model: Model, written: Path, path: Path) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LoadWarning)
+            loaded = load(written)
+    except LoadError as error:
+        reasons = "; ".join(map(str, error.problems)) or str(error).partition(": ")[2]
+        raise ValueError(f"save {str(path)!r}: the format does not take this model: {reasons}") from error
+    changed = differences(model, loaded)
+    if changed:
+        raise ValueError(f"save {str(path)!r}: these would not load back the same: {', '.join(changed)}")
+
+
+def differences(a: Model, b: Model, tolerance: float = TOLERANCE) -> list[str]:
+    """The parts in which two models differ, with the largest difference of each array.
+
+    Lengths of axes and quaternions, and the order of frames and of shapes on different links, have no meaning and are
+    not compared; nor are names of shapes that have none in `a`.
+    """
+    if _topology(a) != _topology(b):
+        return [f"topology: {x} became {y}" for x, y in zip(_topology(a), _topology(b), strict=True) if x != y]
+    tables = {"frames": (_by_name(a), _by_name(b)), "geometry": (_by_link(a), _by_link(b))}
+    found = []
+    for table, labels in LABELS.items():
+        order = tables.get(table, (None, None))
+        for label in labels:
+            x, y = _picked(a, table, label, order[0]), _picked(b, table, label, order[1])
+            if label == "names" and table == "geometry":
+                y = [name if own else own for own, name in zip(x, y, strict=True)] if len(x) == len(y) else y
+            if list(x) != list(y):
+                found.append(f"{table}.{label}: {x} became {y}")
+    if found:
+        return found
+    rgba = (_picked(m, "geometry", "rgba", order) for m, order in zip((a, b), tables["geometry"], strict=True))
+    if _change(*rgba) > COLOUR_TOLERANCE:
+        found.append("geometry.rgba")
+    for name, x, y in _arrays(a, b, tables):
+        change = _change(x, y)
+        if not change <= tolerance:
+            found.append(f"{name} by {change:.3g}")
+    return found + _mesh_differences(a, b, tables["geometry"])
+
+
+def _topology(model: Model) -> tuple:
+    t = model.topology
+    keyframes = tuple(name for name, _ in t.keyframes)
+    return t.name, t.parent, t.kind, t.link_names, t.joint_names, t.excludes, keyframes
+
+
+def _by_name(model: Model) -> list[int]:
+    names = model.frames.names
+    return sorted(range(len(names)), key=names.__getitem__)
+
+
+def _by_link(model: Model) -> list[int]:
+    links = model.geometry.link
+    return sorted(range(len(links)), key=links.__getitem__)
+
+
+def _picked(model: Model, table: str, label: str, order: list[int] | None):
+    values = getattr(getattr(model, table), label)
+    return values if order is None else [values[k] for k in order]
+
+
+def _arrays(a: Model, b: Model, tables: dict):
+    """Every array of both models that has a meaning, rows in the same order."""
+    for name in ARRAYS:
+        yield name, getattr(a, name), getattr(b, name)
+    for table, names in TABLES.items():
+        order = tables.get(table, (None, None))
+        for name in names:
+            x, y = getattr(getattr(a, table), name), getattr(getattr(b, table), name)
+            yield f"{table}.{name}", _ordered(x, order[0]), _ordered(y, order[1])
+    for name in ("mass", "moment"):
+        x, y = (np.asarray(getattr(m.inertia, name)).reshape(len(a.link_names), -1) for m in (a, b))
+        size = np.max(np.abs(x), axis=1, keepdims=True)
+        yield f"inertia.{name}", x / np.where(size > 0, size, 1.0), y / np.where(size > 0, size, 1.0)
+    kinds = np.array(a.topology.kind)
+    straight, turning = np.isin(kinds, ("revolute", "prismatic", "planar")), np.isin(kinds, ("revolute", "ball"))
+    yield "axis", _unit(a.axis)[straight], _unit(b.axis)[straight]
+    yield "anchor", np.asarray(a.anchor)[turning], np.asarray(b.anchor)[turning]
+    yield "rotation", _quaternion(a.rotation), _quaternion(b.rotation)
+    for table in ("frames", "geometry"):
+        x, y = (_quaternion(getattr(m, table).rotation) for m in (a, b))
+        yield f"{table}.rotation", _ordered(x, tables[table][0]), _ordered(y, tables[table][1])
+    welds = np.array(a.equalities.kind, str) == "weld"
+    for side in ("rotation_a", "rotation_b"):
+        yield f"equalities.{side}", *(_quaternion(getattr(m.equalities, side))[welds] for m in (a, b))
+    for (name, x), (_, y) in zip(a.topology.keyframes, b.topology.keyframes, strict=True):
+        yield f"keyframe {name!r}", np.array(x), np.array(y)
+
+
+def _ordered(values, order: list[int] | None) -> np.ndarray:
+    return np.asarray(values) if order is None else np.asarray(values)[order]
+
+
+def _unit(vectors) -> np.ndarray:
+    vectors = np.asarray(vectors, float)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def _quaternion(values) -> np.ndarray:
+    """Of unit length, of the two signs the one whose largest entry is positive."""
+    unit = _unit(values)
+    largest = np.take_along_axis(unit, np.argmax(np.abs(unit) > 0.49, axis=-1)[..., None], axis=-1)
+    return unit * np.sign(np.where(largest == 0, 1.0, largest))
+
+
+def _change(x, y) -> float:
+    """Largest difference, relative for entries above one; equal infinities do not differ."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    if x.shape != y.shape:
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        change = np.where(x == y, 0.0, np.abs(x - y) / np.maximum(1.0, np.abs(x)))
+    return float(np.max(change, initial=0.0))
+
+
+def _mesh_differences(a: Model, b: Model, order: tuple[list[int], list[int]]) -> list[str]:
+    found = []
+    for i, j in zip(*order, strict=True):
+        x, y = a.geometry.mesh[i], b.geometry.mesh[j]
+        if x is None or y is None:
+            same = x is y
+        else:
+            rounded = x.vertices.astype(np.float32)
+            same = np.array_equal(x.faces, y.faces) and np.array_equal(rounded, y.vertices.astype(np.float32))
+        if not same:
+            found.append(f"mesh of shape {a.geometry.names[i]!r}")
+    return found

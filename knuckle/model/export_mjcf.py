@@ -1,0 +1,329 @@
+"""A model as MJCF, with every number to the last digit."""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+import numpy as np
+
+from knuckle.model.build import FRICTION_SPEED
+from knuckle.model.geometry import Mesh
+from knuckle.model.mjcf_arrays import CARRIED
+from knuckle.model.mjcf_inertia import NOTHING, principal
+from knuckle.model.model import Model
+from knuckle.model.topology import COORDINATES, FREEDOMS
+
+TYPES = {"revolute": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
+IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
+
+
+class CannotHold(ValueError):
+    """The model has something that the file format has no place for."""
+
+
+def write(model: Model) -> str:
+    """The text of an MJCF file; raises CannotHold that lists all that MJCF has no place for."""
+    problems = _problems(model)
+    if problems:
+        raise CannotHold("MJCF cannot hold this model:" + "".join(f"\n  {p}" for p in problems))
+    root = Element("mujoco", model=model.name)
+    SubElement(root, "compiler", angle="radian", autolimits="false", inertiafromgeom="auto")
+    SubElement(root, "option", gravity=_numbers(model.gravity))
+    meshes = _write_meshes(root, model)
+    world = SubElement(root, "worldbody")
+    elements = _write_bodies(world, model)
+    _write_frames(elements, model)
+    _write_geoms(elements, model, meshes)
+    _write_excludes(root, model)
+    _write_equalities(root, elements, model)
+    _write_actuators(root, model)
+    _write_speeds(root, model)
+    _write_keyframes(root, model)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, "unicode") + "\n"
+
+
+def _numbers(values) -> str:
+    return " ".join(repr(float(v)) for v in np.ravel(np.asarray(values, float)))
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# What MJCF has no place for
+
+
+def _problems(model: Model) -> list[str]:
+    found = [p for link in range(len(model.link_names)) for p in _link_problems(model, link)]
+    found += [
+        f"shape {name!r}: a plane stands on the world only"
+        for name, kind, link in zip(model.geometry.names, model.geometry.kind, model.geometry.link, strict=True)
+        if kind == "plane" and link >= 0
+    ]
+    driving = set(model.actuators.entry_actuator)
+    found += [
+        f"actuator {name!r}: it drives no joint" for k, name in enumerate(model.actuators.names) if k not in driving
+    ]
+    return found
+
+
+def _link_problems(model: Model, link: int) -> list[str]:
+    topology = model.topology
+    kind, joint = topology.kind[link], f"joint {topology.joint_names[link]!r}"
+    q = slice(topology.q_start[link], topology.q_start[link] + COORDINATES[kind])
+    v = slice(topology.v_start[link], topology.v_stop[link])
+    found = []
+    if kind not in TYPES:
+        found.append(f"{joint}: there are no {kind} joints; use two prismatic and a revolute one")
+    for name in ("stiffness", "damping", "armature", "friction", "upper", "effort"):
+        values = np.asarray(getattr(model, name))[v]
+        if kind in ("ball", "free") and np.any(values != values[0]):
+            found.append(f"{joint}: one {name} for all freedoms of a joint, got {values.tolist()}")
+    if kind in ("ball", "free") and np.any(np.isfinite(np.asarray(model.effort)[v])):
+        found.append(f"{joint}: no effort limit on a {kind} joint")
+    if np.any(np.asarray(model.friction)[v]) and np.any(np.asarray(model.friction_speed)[v] != FRICTION_SPEED):
+        found.append(f"{joint}: no friction_speed other than {FRICTION_SPEED}")
+    if kind == "ball" and np.any(np.asarray(model.reference)[q] != IDENTITY):
+        found.append(f"{joint}: the reference of a ball joint is the identity")
+    if kind == "free":
+        found += _free_problems(model, link, joint, v)
+    return found
+
+
+def _free_problems(model: Model, link: int, joint: str, v: slice) -> list[str]:
+    found = []
+    if model.topology.parent[link] >= 0:
+        found.append(f"{joint}: a free joint hangs on the world only")
+    if np.any(model.position[link]) or np.any(_unit(model.rotation[link]) != IDENTITY):
+        found.append(f"{joint}: a free joint's frame is the world's own")
+    if np.any(np.isfinite(np.asarray(model.lower)[v])) or np.any(np.isfinite(np.asarray(model.upper)[v])):
+        found.append(f"{joint}: a free joint has no limits")
+    return found
+
+
+def _unit(quaternion) -> np.ndarray:
+    quaternion = np.asarray(quaternion, float)
+    return quaternion / np.linalg.norm(quaternion)
+
+
+def _stages(model: Model) -> set[int]:
+    """Links without mass that stand for all but the last of several joints on one body."""
+    topology, found = model.topology, set()
+    for child, stage in reversed(list(enumerate(topology.parent))):
+        if stage < 0:
+            continue
+        owner = topology.link_names[child] if child not in found else topology.link_names[child].rpartition("/")[0]
+        named = topology.link_names[stage] == f"{owner}/{topology.joint_names[stage]}"
+        plain = not np.any(model.position[child]) and np.array_equal(_unit(model.rotation[child]), IDENTITY)
+        if named and plain and not np.any(model.inertia.mass[stage]) and not np.any(model.inertia.moment[stage]):
+            found.add(stage)
+    return found
+
+
+# Bodies
+
+
+def _write_bodies(world: Element, model: Model) -> dict[int, Element]:
+    """The element of each link, by number; -1 is the world."""
+    topology, stages = model.topology, _stages(model)
+    elements = {-1: world}
+    for link, (name, parent) in enumerate(zip(topology.link_names, topology.parent, strict=True)):
+        body = elements[parent]
+        if parent not in stages:
+            body = SubElement(body, "body", _placement(model, link))
+        if link not in stages:
+            body.set("name", name)
+            body.append(_inertial(model, link))
+        elements[link] = body
+        body.append(_joint(model, link))
+    for body in set(elements.values()) - {world}:
+        body[:] = sorted(body, key=lambda e: e.tag != "inertial")
+    return elements
+
+
+def _placement(model: Model, link: int) -> dict[str, str]:
+    if model.topology.kind[link] != "free":
+        return {"pos": _numbers(model.position[link]), "quat": _numbers(model.rotation[link])}
+    start = model.topology.q_start[link]
+    pose = np.asarray(model.reference)[start : start + 7]
+    return {"pos": _numbers(pose[:3]), "quat": _numbers(pose[3:])}
+
+
+def _inertial(model: Model, link: int) -> Element:
+    moments, quaternion = principal(np.asarray(model.inertia.moment[link], float))
+    return Element(
+        "inertial",
+        pos=_numbers(model.inertia.com[link]),
+        quat=_numbers(quaternion),
+        mass=_numbers(max(float(model.inertia.mass[link]), NOTHING)),
+        diaginertia=_numbers(np.maximum(moments, NOTHING)),
+    )
+
+
+def _joint(model: Model, link: int) -> Element:
+    topology = model.topology
+    kind, q, v = topology.kind[link], topology.q_start[link], topology.v_start[link]
+    element = Element("joint", name=topology.joint_names[link], type=TYPES[kind])
+    for ours, theirs in (
+        ("stiffness", "stiffness"),
+        ("damping", "damping"),
+        ("armature", "armature"),
+        ("friction", "frictionloss"),
+    ):
+        element.set(theirs, _numbers(getattr(model, ours)[v]))
+    if kind in ("revolute", "ball"):
+        element.set("pos", _numbers(model.anchor[link]))
+    if kind in ("revolute", "prismatic"):
+        element.set("axis", _numbers(model.axis[link]))
+        element.set("ref", _numbers(model.reference[q]))
+        element.set("springref", _numbers(model.rest[q]))
+    lower, upper, effort = float(model.lower[v]), float(model.upper[v]), float(model.effort[v])
+    if kind == "ball" and math.isfinite(upper):
+        element.attrib |= {"limited": "true", "range": _numbers((0.0, upper))}
+    elif kind != "ball" and (math.isfinite(lower) or math.isfinite(upper)):
+        element.attrib |= {"limited": "true", "range": _numbers((lower, upper))}
+    if math.isfinite(effort):
+        element.attrib |= {"actuatorfrclimited": "true", "actuatorfrcrange": _numbers((-effort, effort))}
+    return element
+
+
+# What stands on bodies
+
+
+def _write_frames(elements: dict[int, Element], model: Model) -> None:
+    """Sites, and bodies without joints where an exclude names the frame as a body."""
+    excluded = {name for pair in model.topology.excludes for name in pair}
+    frames = model.frames
+    for k, (name, link) in enumerate(zip(frames.names, frames.link, strict=True)):
+        tag = "body" if name in excluded else "site"
+        attributes = {"pos": _numbers(frames.position[k]), "quat": _numbers(frames.rotation[k])}
+        SubElement(elements[link], tag, {"name": name, **attributes})
+
+
+def _write_meshes(root: Element, model: Model) -> dict[int, str]:
+    """An asset for each mesh at each scale; returns their names by number of the shape."""
+    geometry = model.geometry
+    names: dict[tuple[Mesh, str], str] = {}
+    used: dict[int, str] = {}
+    asset = Element("asset")
+    custom = Element("custom")
+    for k, mesh in enumerate(geometry.mesh):
+        if mesh is None:
+            continue
+        key = mesh, _numbers(geometry.size[k])
+        if key not in names:
+            names[key] = f"mesh{len(names)}"
+            attributes = {"vertex": _numbers(mesh.vertices), "face": " ".join(map(str, mesh.faces.ravel()))}
+            SubElement(asset, "mesh", {"name": names[key], "scale": key[1], "inertia": "shell", **attributes})
+            if mesh.path:
+                SubElement(custom, "text", name=f"{CARRIED}path/{names[key]}", data=mesh.path)
+        used[k] = names[key]
+    root.extend(element for element in (asset, custom) if len(element))
+    return used
+
+
+def _write_geoms(elements: dict[int, Element], model: Model, meshes: dict[int, str]) -> None:
+    geometry = model.geometry
+    for k, (kind, link) in enumerate(zip(geometry.kind, geometry.link, strict=True)):
+        element = SubElement(elements[link], "geom", type=kind)
+        if geometry.names[k]:
+            element.set("name", geometry.names[k])
+        if kind == "mesh":
+            element.set("mesh", meshes[k])
+        else:
+            size = (0.0, 0.0, 1.0) if kind == "plane" else np.asarray(geometry.size[k])
+            element.set("size", _numbers(size))
+        element.attrib |= {
+            "pos": _numbers(geometry.position[k]),
+            "quat": _numbers(geometry.rotation[k]),
+            "friction": _numbers(geometry.friction[k]),
+            "contype": str(geometry.contype[k]),
+            "conaffinity": str(geometry.conaffinity[k]),
+            "rgba": _numbers(geometry.rgba[k]),
+        }
+
+
+# What stands beside bodies
+
+
+def _write_excludes(root: Element, model: Model) -> None:
+    if model.topology.excludes:
+        contact = SubElement(root, "contact")
+        for first, second in model.topology.excludes:
+            SubElement(contact, "exclude", body1=first, body2=second)
+
+
+def _write_equalities(root: Element, elements: dict[int, Element], model: Model) -> None:
+    """Both sides of a connect or weld are sites of their own, since MJCF's body form states one side only."""
+    rows = model.equalities
+    parent = SubElement(root, "equality") if rows.names else root
+    for k, (kind, name) in enumerate(zip(rows.kind, rows.names, strict=True)):
+        element = SubElement(parent, "joint" if kind == "mimic" else kind, name=name, active=_flag(rows.active[k]))
+        if kind == "mimic":
+            element.set("joint1", model.joint_names[rows.a[k]])
+            if rows.b[k] >= 0:
+                element.set("joint2", model.joint_names[rows.b[k]])
+            element.set("polycoef", _numbers(rows.polynomial[k]))
+            continue
+        for number, side in ((1, "a"), (2, "b")):
+            site = f"{CARRIED}{name}/{side}"
+            pose = {
+                "pos": _numbers(getattr(rows, f"position_{side}")[k]),
+                "quat": _numbers(getattr(rows, f"rotation_{side}")[k]),
+            }
+            SubElement(elements[getattr(rows, side)[k]], "site", {"name": site, **pose})
+            element.set(f"site{number}", site)
+        if kind == "weld":
+            element.set("torquescale", _numbers(rows.torque_scale[k]))
+
+
+def _write_actuators(root: Element, model: Model) -> None:
+    actuators = model.actuators
+    parent = SubElement(root, "actuator") if model.nu else root
+    for k, name in enumerate(actuators.names):
+        joint, gear = _transmission(model, k)
+        element = SubElement(parent, "general", name=name, joint=joint, gear=_numbers(gear))
+        element.attrib |= {
+            "gaintype": "fixed",
+            "gainprm": _numbers(actuators.gain[k]),
+            "biastype": "affine",
+            "biasprm": _numbers(actuators.bias[k]),
+        }
+        for ours, theirs in (("control", "ctrl"), ("force", "force")):
+            bounds = float(getattr(actuators, f"{ours}_lower")[k]), float(getattr(actuators, f"{ours}_upper")[k])
+            limited = any(map(math.isfinite, bounds))
+            element.set(f"{theirs}limited", _flag(limited))
+            if limited:
+                element.set(f"{theirs}range", _numbers(bounds))
+
+
+def _transmission(model: Model, actuator: int) -> tuple[str, np.ndarray]:
+    """The joint that an actuator drives, and its gear for each freedom of that joint."""
+    topology, entries = model.topology, model.actuators
+    mine = [e for e, number in enumerate(entries.entry_actuator) if number == actuator]
+    link = int(topology.dof_link[entries.entry_dof[mine[0]]])
+    gear = np.zeros(FREEDOMS[topology.kind[link]])
+    for entry in mine:
+        gear[entries.entry_dof[entry] - topology.v_start[link]] = float(entries.gear[entry])
+    return topology.joint_names[link], gear
+
+
+def _write_speeds(root: Element, model: Model) -> None:
+    """Speed limits as custom numbers: MJCF has no attribute for them."""
+    topology = model.topology
+    custom = root.find("custom")
+    for link, joint in enumerate(topology.joint_names):
+        speed = np.asarray(model.speed)[topology.v_start[link] : topology.v_stop[link]]
+        if np.any(np.isfinite(speed)):
+            custom = SubElement(root, "custom") if custom is None else custom
+            SubElement(custom, "numeric", name=f"{CARRIED}speed/{joint}", data=_numbers(speed))
+
+
+def _write_keyframes(root: Element, model: Model) -> None:
+    if model.keyframes:
+        parent = SubElement(root, "keyframe")
+        for name, q in model.keyframes.items():
+            SubElement(parent, "key", name=name, qpos=_numbers(q))

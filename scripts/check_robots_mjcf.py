@@ -1,0 +1,163 @@
+"""Compare a MJCF robot with MuJoCo: kinematics, dynamics, joint forces and one step, at random states.
+
+MuJoCo's smooth dynamics are the reference: constraints off (limits, contact, equalities, and frictionloss, which is a
+constraint in MuJoCo and a smooth joint force here, so it is left out on both sides).
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# (MuJoCo has no type stubs)
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from knuckle import dynamics, forces, kinematics
+from knuckle.integrate import SemiImplicitEuler
+from knuckle.model.load import load
+from knuckle.model.model import Model, State
+from knuckle.model.report import LoadError, LoadWarning
+from knuckle.simulate import step
+
+DT = 0.002
+JACOBIANS = 6  # bodies and sites whose Jacobian is compared, spread over the robot
+
+
+def check_mjcf(path: Path, states: int = 3, seed: int = 0) -> dict:
+    """How a file loads, what MuJoCo and we say of it, and the largest relative error per quantity."""
+    reference = mujoco.MjModel.from_xml_path(str(path))
+    moving = reference.body_mass[reference.body_weldid > 0].sum()
+    row: dict = {"file": path.name, "format": "MJCF", "nv_reference": reference.nv, "mass_reference": float(moving)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LoadWarning)
+            model = load(path)
+    except LoadError as error:
+        return {**row, "loads": "refused", "reason": "; ".join(map(str, error.problems)) or str(error)}
+    row |= {"loads": "strict", "nv": model.nv, "mass": float(model.mass)}
+    return {**row, "errors": compare(model, reference, states, seed)}
+
+
+def compare(model: Model, reference: mujoco.MjModel, states: int = 3, seed: int = 0) -> dict[str, float]:
+    """The largest relative error per quantity over random states; MuJoCo's model is left with constraints off."""
+    reference.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONSTRAINT | mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
+    reference.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
+    reference.opt.timestep = DT
+    model = eqx.tree_at(lambda m: m.friction, model, np.zeros(model.nv))
+    data = mujoco.MjData(reference)
+    random = np.random.default_rng(seed)
+    ours = jax.jit(_quantities)
+    worst: dict[str, float] = {}
+    for _ in range(states):
+        q, qd, control = random_state(reference, random)
+        data.qpos[:], data.qvel[:], data.ctrl[:] = q, qd, control
+        mujoco.mj_forward(reference, data)
+        pairs = _pairs(model, reference, data, jax.tree.map(np.asarray, ours(model, q, qd, control)))
+        for name, error in pairs.items():
+            worst[name] = max(worst.get(name, 0.0), error)
+    return worst
+
+
+def random_state(reference: mujoco.MjModel, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Coordinates anywhere on the manifold, speeds and controls of order one."""
+    q = np.zeros(reference.nq)
+    mujoco.mj_integratePos(reference, q, random.normal(size=reference.nv), 1.0)
+    for joint in range(reference.njnt):
+        start = reference.jnt_qposadr[joint]
+        rotation = {int(mujoco.mjtJoint.mjJNT_FREE): 3, int(mujoco.mjtJoint.mjJNT_BALL): 0}
+        offset = rotation.get(int(reference.jnt_type[joint]))
+        if offset is not None:
+            quaternion = random.normal(size=4)
+            q[start + offset : start + offset + 4] = quaternion / np.linalg.norm(quaternion)
+    return q, random.normal(size=reference.nv), random.normal(size=reference.nu)
+
+
+def _quantities(model: Model, q, qd, control) -> dict:
+    tau = forces.actuator_force(model, q, qd, control) + forces.passive_force(model, q, qd)
+    after = step(model, State(q, qd), control, dt=DT, integrator=SemiImplicitEuler())
+    frames = kinematics.frame_poses(model, q)
+    links = kinematics.poses(model, q)
+    return {
+        "position": jnp.concatenate([links.position, frames.position]),
+        "rotation": jnp.concatenate([links.rotation, frames.rotation]),
+        "mass matrix": dynamics.crba(model, q),
+        "bias force": dynamics.bias_force(model, q, qd),
+        "passive force": forces.passive_force(model, q, qd),
+        "actuator force": forces.actuator_force(model, q, qd, control),
+        "forward dynamics": dynamics.aba(model, q, qd, tau),
+        "step": jnp.concatenate([after.q, after.qd]),
+    }
+
+
+def _pairs(model: Model, reference: mujoco.MjModel, data: mujoco.MjData, ours: dict) -> dict[str, float]:
+    M = np.zeros((reference.nv, reference.nv))
+    mujoco.mj_fullM(reference, data, M)
+    qdd, C = ours["forward dynamics"], data.qfrc_bias
+    tau = data.qfrc_passive + data.qfrc_actuator
+    terms = np.abs(M) @ np.abs(qdd) + np.abs(C) + np.abs(tau)
+    found = {
+        "mass matrix": relative(ours["mass matrix"], M),
+        "bias force": relative(ours["bias force"], C),
+        "passive force": relative(ours["passive force"], data.qfrc_passive),
+        "actuator force": relative(ours["actuator force"], data.qfrc_actuator),
+        "forward dynamics": relative(qdd, data.qacc),
+        "backward error": float(np.max(np.abs(M @ qdd + C - tau)) / max(np.max(terms), 1e-300)),
+        **_kinematic_errors(model, reference, data, ours),
+    }
+    mujoco.mj_step(reference, data)
+    found["step"] = relative(ours["step"], np.concatenate([data.qpos, data.qvel]))
+    return found
+
+
+def _kinematic_errors(model: Model, reference: mujoco.MjModel, data: mujoco.MjData, ours: dict) -> dict[str, float]:
+    names = (*model.link_names, *model.frames.names)
+    row_of = {name: row for row, name in enumerate(names)}
+    bodies = _named(reference, mujoco.mjtObj.mjOBJ_BODY, reference.nbody, row_of, first=1)
+    sites = _named(reference, mujoco.mjtObj.mjOBJ_SITE, reference.nsite, row_of)
+    rows = [row_of[n] for n in (*bodies.values(), *sites.values())]
+    position = np.concatenate([data.xpos[list(bodies)], data.site_xpos[list(sites)]])
+    rotation = np.concatenate([data.xmat[list(bodies)], data.site_xmat[list(sites)]]).reshape(-1, 3, 3)
+    jacobian = 0.0
+    q = jnp.asarray(data.qpos)
+    for table, fill in ((bodies, mujoco.mj_jacBody), (sites, mujoco.mj_jacSite)):
+        for number in list(table)[:: max(1, len(table) // JACOBIANS)]:
+            linear, angular = np.zeros((3, reference.nv)), np.zeros((3, reference.nv))
+            fill(reference, data, linear, angular, number)
+            theirs = np.concatenate([angular, linear])
+            jacobian = max(jacobian, relative(np.asarray(_jacobian(model, q, table[number])), theirs))
+    return {
+        "position": relative(ours["position"][rows], position),
+        "rotation": relative(ours["rotation"][rows], rotation),
+        "jacobian": jacobian,
+    }
+
+
+_jacobian = jax.jit(kinematics.jacobian, static_argnums=2)
+
+
+def _named(reference, kind, count: int, row_of: dict[str, int], first: int = 0) -> dict[int, str]:
+    """Names of MuJoCo's bodies or sites by number; unnamed ones have the name that the reader makes up."""
+    found = {}
+    for i in range(first, count):
+        name = mujoco.mj_id2name(reference, int(kind), i) or (f"body{i}" if kind == mujoco.mjtObj.mjOBJ_BODY else "")
+        if name in row_of:
+            found[i] = name
+    return found
+
+
+def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Largest difference over the largest entry; infinite if anything is not finite."""
+    if ours.shape != theirs.shape:
+        raise ValueError(f"shapes differ: ours {ours.shape}, MuJoCo's {theirs.shape}")
+    if ours.size == 0:
+        return 0.0
+    if not np.all(np.isfinite(ours)):
+        return float("inf")
+    difference, size = np.max(np.abs(ours - theirs)), np.max(np.abs(theirs))
+    return float(difference / size) if size > 0 else float(difference)
