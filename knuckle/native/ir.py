@@ -1,0 +1,259 @@
+"""The intermediate form: hash-consed scalar values in nested regions, with loops, branches and flat buffers.
+
+A value (`Node`) is placed in the outermost region where all its operands exist, so loop-invariant code leaves
+loops as it is built; it never leaves the branch of a conditional. Loads remember which `Contents` of a buffer they
+read, so a buffer may be overwritten without confusing earlier values.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+INDEX = "i8"  # the dtype of loop counters and offsets (numpy's code for 64-bit signed)
+BOOL = "b1"
+
+
+def code_of(dtype) -> str:
+    """The short code of a dtype: numpy's kind and byte count, such as f8, i4, b1."""
+    return np.dtype(dtype).str[1:]
+
+
+def is_float(code: str) -> bool:
+    return code[0] == "f"
+
+
+class Node:
+    """One scalar value: an operation on other values, or a constant, loop variable or result."""
+
+    __slots__ = ("op", "args", "attr", "dtype", "region", "number")
+    _numbers = itertools.count()
+
+    def __init__(self, op: str, args: tuple, attr, dtype: str, region: Region):
+        self.op, self.args, self.attr, self.dtype, self.region = op, args, attr, dtype, region
+        self.number = next(Node._numbers)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"%{a.number}" for a in self.args)
+        return f"%{self.number}:{self.dtype} = {self.op}({inside})" + (f" [{self.attr}]" if self.attr is not None else "")
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A flat array in memory: kind is input, output, workspace or constant; size counts elements."""
+
+    kind: str
+    dtype: str
+    size: int
+    number: int = 0  # position among the inputs or outputs
+    data: np.ndarray | None = None  # of a constant
+    offset: int = -1  # bytes into the workspace, once allocated
+
+    @property
+    def itemsize(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+
+@dataclass(eq=False)
+class Contents:
+    """What a buffer holds from one writing to the next; loads may not move above `region`."""
+
+    buffer: Buffer
+    region: Region
+
+
+class Region:
+    """A list of statements that run in order: nodes, stores, loops, branches."""
+
+    __slots__ = ("parent", "depth", "kind", "statements", "table")
+
+    def __init__(self, parent: Region | None, kind: str):
+        self.parent, self.kind = parent, kind
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.statements: list = []
+        self.table: dict = {}
+
+
+@dataclass(eq=False)
+class Store:
+    """buffer[index] = value."""
+
+    contents: Contents
+    index: Node
+    value: Node
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.contents.buffer
+
+
+@dataclass(eq=False)
+class Loop:
+    """A loop: `for` runs `count` times, `while` as long as `test` holds, `kernel` is a `for` of independent turns."""
+
+    kind: str
+    body: Region
+    count: Node | None = None
+    counter: Node | None = None
+    cond: Region | None = None
+    test: Node | None = None
+    phis: list[Node] = field(default_factory=list)
+    inits: list[Node] = field(default_factory=list)
+    nexts: list[Node] = field(default_factory=list)
+    results: list[Node] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Branch:
+    """A conditional: region number `selector` runs (already within range) and yields its row of `yields`."""
+
+    selector: Node
+    regions: list[Region]
+    yields: list[list[Node]]
+    results: list[Node] = field(default_factory=list)
+
+
+Statement = Node | Store | Loop | Branch
+
+
+@dataclass(eq=False)
+class Program:
+    """A whole function: its statements and its buffers."""
+
+    root: Region
+    inputs: list[Buffer]
+    outputs: list[Buffer]
+    workspace: list[Buffer]
+    constants: list[Buffer]
+    workspace_elements_bytes: int = 0
+
+
+class Builder:
+    """Builds a `Program`, sharing equal values and placing each in the outermost region it may live in."""
+
+    def __init__(self):
+        self.root = Region(None, "root")
+        self.stack = [self.root]
+        self.barrier = 0  # depth of the innermost branch being built
+        self.inputs: list[Buffer] = []
+        self.outputs: list[Buffer] = []
+        self.workspace: list[Buffer] = []
+        self.constants: dict = {}
+        self.made = 0  # values asked for, before sharing
+
+    @property
+    def region(self) -> Region:
+        return self.stack[-1]
+
+    def node(self, op: str, args: tuple, dtype: str, attr=None, depth: int = 0) -> Node:
+        """The value of `op` on `args`: an equal one that is in sight, or a new one."""
+        self.made += 1
+        for argument in args:
+            if argument.region.depth > depth:
+                depth = argument.region.depth
+        stack = self.stack
+        if depth < self.barrier:
+            depth = self.barrier
+        if stack[depth].kind == "cond" and len(stack) - 1 > depth:
+            depth += 1
+        home = stack[depth]
+        key = (op, dtype, attr, *[a.number for a in args])
+        region = home
+        while region is not None:
+            found = region.table.get(key)
+            if found is not None:
+                return found
+            region = region.parent
+        node = Node(op, args, attr, dtype, home)
+        home.table[key] = node
+        home.statements.append(node)
+        return node
+
+    def constant(self, value, dtype: str) -> Node:
+        """The constant `value`; two are the same if their bits are."""
+        array = np.asarray(value).astype(dtype)
+        key = ("const", dtype, array.tobytes())
+        found = self.root.table.get(key)
+        if found is None:
+            found = self.root.table[key] = Node("const", (), array[()], dtype, self.root)
+        return found
+
+    def index(self, value: int) -> Node:
+        return self.constant(value, INDEX)
+
+    def load(self, contents: Contents, index: Node) -> Node:
+        """contents[index]; a constant table read at a constant place folds."""
+        buffer = contents.buffer
+        if buffer.data is not None and index.op == "const":
+            return self.constant(buffer.data.flat[int(index.attr)], buffer.dtype)
+        return self.node("load", (index,), buffer.dtype, contents, contents.region.depth)
+
+    def store(self, contents: Contents, index: Node, value: Node) -> None:
+        assert value.dtype == contents.buffer.dtype, (value, contents.buffer)
+        self.region.statements.append(Store(contents, index, value))
+
+    def allocate(self, dtype: str, size: int) -> Contents:
+        """A new workspace buffer, written in the present region."""
+        buffer = Buffer("workspace", dtype, size)
+        self.workspace.append(buffer)
+        return Contents(buffer, self.region)
+
+    def rewritten(self, contents: Contents) -> Contents:
+        """The same buffer after it has been overwritten in the present region."""
+        return Contents(contents.buffer, self.region)
+
+    def constant_table(self, array: np.ndarray) -> Contents:
+        array = np.ascontiguousarray(array)
+        key = (array.dtype.str, array.tobytes())
+        if key not in self.constants:
+            buffer = Buffer("constant", code_of(array.dtype), array.size, len(self.constants), array)
+            self.constants[key] = Contents(buffer, self.root)
+        return self.constants[key]
+
+    def variable(self, op: str, dtype: str, region: Region | None = None) -> Node:
+        """A loop variable, counter or result: defined by a loop or branch, not by a statement of its own."""
+        return Node(op, (), None, dtype, region or self.region)
+
+    def enter(self, kind: str) -> Region:
+        region = Region(self.region, kind)
+        self.stack.append(region)
+        if kind == "branch":
+            self.barrier = region.depth
+        return region
+
+    def leave(self) -> None:
+        self.stack.pop()
+        self.barrier = max((r.depth for r in self.stack if r.kind == "branch"), default=0)
+
+    def finish(self) -> Program:
+        constants = [contents.buffer for contents in self.constants.values()]
+        return Program(self.root, self.inputs, self.outputs, self.workspace, constants)
+
+
+def sub_regions(statement: Statement) -> list[Region]:
+    if isinstance(statement, Loop):
+        return [statement.body] if statement.cond is None else [statement.cond, statement.body]
+    return statement.regions if isinstance(statement, Branch) else []
+
+
+def walk(region: Region) -> Iterator[Statement]:
+    """All statements of a region, those of nested regions after the one that holds them."""
+    for statement in region.statements:
+        yield statement
+        for inner in sub_regions(statement):
+            yield from walk(inner)
+
+
+def operands(statement: Statement) -> list[Node]:
+    """The values that a statement itself reads or yields, nested statements apart."""
+    if isinstance(statement, Node):
+        return list(statement.args)
+    if isinstance(statement, Store):
+        return [statement.index, statement.value]
+    if isinstance(statement, Loop):
+        ends = [n for n in (statement.count, statement.test) if n is not None]
+        return ends + statement.inits + statement.nexts
+    return [statement.selector, *itertools.chain.from_iterable(statement.yields)]

@@ -1,0 +1,353 @@
+"""Passes over a program: dead code, shared reciprocals, sine with cosine, fused multiply-add, workspace layout."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from knuckle.native.ir import Branch, Buffer, Loop, Node, Program, Region, Store, is_float, operands, sub_regions, walk
+
+ALIGNMENT = 64  # bytes
+
+
+def count_operations(program: Program) -> Counter:
+    """How many operations of each kind the program holds (each loop body once)."""
+    names = Counter()
+    for statement in walk(program.root):
+        names[statement.op if isinstance(statement, Node) else type(statement).__name__.lower()] += 1
+    return names
+
+
+def run_passes(program: Program) -> dict[str, int]:
+    """All passes in order; the number of operations after each."""
+    after = {"lowered": sum(count_operations(program).values())}
+    for name, one_pass in PASSES.items():
+        one_pass(program)
+        after[name] = sum(count_operations(program).values())
+    return after
+
+
+def remove_dead_code(program: Program) -> None:
+    """Keep what the outputs depend on: stores to outputs, what they read, and the loops around them."""
+    owner: dict[Region, Loop | Branch] = {}
+    defined_by: dict[Node, tuple[Loop | Branch, int]] = {}
+    stores: dict[Buffer, list[tuple[Store, Region]]] = defaultdict(list)
+    _collect(program.root, owner, defined_by, stores)
+    live: set = set()
+    work: list = []
+
+    def need(item) -> None:
+        if item not in live:
+            live.add(item)
+            work.append(item)
+
+    def need_store(store: Store, region: Region) -> None:
+        if store not in live:
+            live.add(store)
+            need(store.index)
+            need(store.value)
+            need_region(region)
+
+    def need_region(region: Region | None) -> None:
+        while region is not None and region in owner:
+            statement = owner[region]
+            if statement not in live:
+                live.add(statement)
+                for value in _control(statement):
+                    need(value)
+            region = region.parent
+
+    for buffer in program.outputs:
+        for store, region in stores[buffer]:
+            need_store(store, region)
+    while work:
+        node = work.pop()
+        for argument in node.args:
+            need(argument)
+        need_region(node.region)
+        if node.op == "load":
+            for store, region in stores[node.attr.buffer]:
+                need_store(store, region)
+        elif node in defined_by:
+            statement, position = defined_by[node]
+            need_region(next(iter(sub_regions(statement))))
+            for value in _sources(statement, position):
+                need(value)
+    _sweep(program.root, live)
+    program.workspace = [b for b in program.workspace if stores[b] and any(s in live for s, _ in stores[b])]
+
+
+def _collect(region: Region, owner, defined_by, stores) -> None:
+    for statement in region.statements:
+        if isinstance(statement, Store):
+            stores[statement.buffer].append((statement, region))
+        elif isinstance(statement, (Loop, Branch)):
+            for position, node in enumerate(statement.results):
+                defined_by[node] = (statement, position)
+            if isinstance(statement, Loop):
+                for position, node in enumerate(statement.phis):
+                    defined_by[node] = (statement, position)
+            for inner in sub_regions(statement):
+                owner[inner] = statement
+                _collect(inner, owner, defined_by, stores)
+
+
+def _control(statement: Loop | Branch) -> list[Node]:
+    if isinstance(statement, Branch):
+        return [statement.selector]
+    return [n for n in (statement.count, statement.test) if n is not None]
+
+
+def _sources(statement: Loop | Branch, position: int) -> list[Node]:
+    if isinstance(statement, Loop):
+        return [statement.inits[position], statement.nexts[position], statement.phis[position], statement.results[position]]
+    return [row[position] for row in statement.yields]
+
+
+def _sweep(region: Region, live: set) -> None:
+    region.statements = [s for s in region.statements if s in live]
+    for statement in region.statements:
+        if isinstance(statement, Loop):
+            keep = [n in live for n in statement.phis]
+            for name in ("phis", "inits", "nexts", "results"):
+                setattr(statement, name, [n for n, k in zip(getattr(statement, name), keep, strict=True) if k])
+        elif isinstance(statement, Branch):
+            keep = [n in live for n in statement.results]
+            statement.yields = [[n for n, k in zip(row, keep, strict=True) if k] for row in statement.yields]
+            statement.results = [n for n in statement.results if n in live]
+        for inner in sub_regions(statement):
+            _sweep(inner, live)
+
+
+def share_reciprocals(program: Program) -> None:
+    """Several divisions by one value, or one inside a loop the value comes from outside of, become products.
+
+    a * (1 / b) is within 1.5 units in the last place where a / b is within 0.5.
+    """
+    groups: dict[Node, list[Node]] = defaultdict(list)
+    for statement in walk(program.root):
+        if isinstance(statement, Node) and statement.op == "div" and is_float(statement.dtype):
+            groups[statement.args[1]].append(statement)
+    for denominator, divisions in groups.items():
+        if denominator.op == "const":
+            continue
+        if len(divisions) < 2 and not _crosses_loop(denominator.region, divisions[0].region):
+            continue
+        one = Node("const", (), np.dtype(denominator.dtype).type(1), denominator.dtype, program.root)
+        reciprocal = Node("div", (one, denominator), None, denominator.dtype, denominator.region)
+        _insert_after(denominator, reciprocal)
+        for division in divisions:
+            numerator = division.args[0]
+            division.op, division.args = "mul", (numerator, reciprocal)
+            if numerator.op == "const" and numerator.attr == 1:
+                division.op, division.args = "same", (reciprocal,)
+
+
+def _crosses_loop(outer: Region, inner: Region | None) -> bool:
+    while inner is not None and inner is not outer:
+        if inner.kind == "loop":
+            return True
+        inner = inner.parent
+    return False
+
+
+def _insert_after(node: Node, new: Node) -> None:
+    statements = node.region.statements
+    for position, statement in enumerate(statements):
+        if statement is node or (isinstance(statement, (Loop, Branch)) and node in statement.results):
+            statements.insert(position + 1, new)
+            return
+    statements.insert(0, new)
+
+
+def remove_copies(program: Program) -> None:
+    """Replace every use of a `same` node by what it stands for."""
+
+    def source(node: Node) -> Node:
+        while node.op == "same":
+            node = node.args[0]
+        return node
+
+    for statement in walk(program.root):
+        if isinstance(statement, Node):
+            if any(a.op == "same" for a in statement.args):
+                statement.args = tuple(source(a) for a in statement.args)
+        elif isinstance(statement, Store):
+            statement.index, statement.value = source(statement.index), source(statement.value)
+        elif isinstance(statement, Loop):
+            statement.inits = [source(n) for n in statement.inits]
+            statement.nexts = [source(n) for n in statement.nexts]
+            statement.test = statement.test and source(statement.test)
+        else:
+            statement.selector = source(statement.selector)
+            statement.yields = [[source(n) for n in row] for row in statement.yields]
+
+
+def pair_sine_cosine(program: Program) -> None:
+    """sin x and cos x of one region become the two halves of one sincos."""
+    for region in _regions(program.root):
+        halves: dict[Node, dict[str, Node]] = defaultdict(dict)
+        for statement in region.statements:
+            if isinstance(statement, Node) and statement.op in ("sin", "cos"):
+                halves[statement.args[0]][statement.op] = statement
+        pairs = {a: h for a, h in halves.items() if len(h) == 2}
+        if not pairs:
+            continue
+        rewritten = []
+        for statement in region.statements:
+            if isinstance(statement, Node) and statement.op in ("sin", "cos") and statement.args[0] in pairs:
+                angle, name = statement.args[0], statement.op
+                both = pairs[angle].get("both")
+                if both is None:
+                    both = pairs[angle]["both"] = Node("sincos", (angle,), None, angle.dtype, region)
+                    rewritten.append(both)
+                statement.op, statement.args = ("first" if name == "sin" else "second"), (both,)
+            rewritten.append(statement)
+        region.statements = rewritten
+
+
+def _regions(region: Region):
+    yield region
+    for statement in region.statements:
+        for inner in sub_regions(statement):
+            yield from _regions(inner)
+
+
+def fuse_multiply_add(program: Program) -> None:
+    """a * b + c in one rounding, where the product is needed for nothing else; attr = (negate product, negate c)."""
+    uses: dict[Node, list] = defaultdict(list)
+    for statement in walk(program.root):
+        for operand in operands(statement):
+            uses[operand].append(statement)
+
+    def fusable(product: Node, region: Region) -> bool:
+        users = uses[product]
+        return product.op == "mul" and product.region is region and len(users) == 1
+
+    for region in _regions(program.root):
+        for node in region.statements:
+            if not isinstance(node, Node) or node.op not in ("add", "sub") or not is_float(node.dtype):
+                continue
+            a, c = node.args
+            negative = node.op == "sub"
+            if fusable(a, region) and a is not c:
+                node.op, node.args, node.attr = "fma", (*a.args, c), (False, negative)
+            elif fusable(c, region) and a is not c:
+                node.op, node.args, node.attr = "fma", (*c.args, a), (negative, False)
+
+
+def lay_out_workspace(program: Program, lanes: int = 1, varying: set[Buffer] | None = None) -> int:
+    """Give each workspace buffer its place, reusing what is no longer needed; the number of bytes in all."""
+    varying = varying or set()
+    spans = _live_spans(program)
+    free_at: list[tuple[int, Buffer]] = []
+    taken: list[Buffer] = []
+    total = 0
+    for buffer in sorted((b for b in program.workspace if b in spans), key=lambda b: spans[b][0]):
+        start = spans[buffer][0]
+        taken = [b for b in taken if spans[b][1] >= start]
+        total = max(total, _place(buffer, taken, lanes, varying))
+        taken.append(buffer)
+    del free_at
+    program.workspace_elements_bytes = total
+    return total
+
+
+def buffer_bytes(buffer: Buffer, lanes: int, varying: set[Buffer]) -> int:
+    size = buffer.size * buffer.itemsize * (lanes if buffer in varying else 1)
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _place(buffer: Buffer, taken: list[Buffer], lanes: int, varying: set[Buffer]) -> int:
+    size, at = buffer_bytes(buffer, lanes, varying), 0
+    for other in sorted(taken, key=lambda b: b.offset):
+        if at + size <= other.offset:
+            break
+        at = max(at, other.offset + buffer_bytes(other, lanes, varying))
+    buffer.offset = at
+    return at + size
+
+
+def _live_spans(program: Program) -> dict[Buffer, tuple[int, int]]:
+    """First and last position at which each workspace buffer is touched; a loop counts as a whole."""
+    spans: dict[Buffer, tuple[int, int]] = {}
+    clock = 0
+
+    def touch(buffer: Buffer, low: int, high: int) -> None:
+        if buffer.kind == "workspace":
+            old = spans.get(buffer, (low, high))
+            spans[buffer] = (min(old[0], low), max(old[1], high))
+
+    def visit(region: Region) -> set[Buffer]:
+        nonlocal clock
+        touched: set[Buffer] = set()
+        for statement in region.statements:
+            start = clock
+            clock += 1
+            inside: set[Buffer] = set()
+            if isinstance(statement, Store):
+                inside.add(statement.buffer)
+            elif isinstance(statement, Node) and statement.op == "load":
+                inside.add(statement.attr.buffer)
+            for inner in sub_regions(statement):
+                inside |= visit(inner)
+            for buffer in inside:
+                touch(buffer, start, clock)
+            touched |= inside
+        return touched
+
+    visit(program.root)
+    return spans
+
+
+def varying_parts(root: Region, nodes: set[Node], buffers: set[Buffer]) -> tuple[set[Node], set[Buffer]]:
+    """Which values and buffers differ between the elements of a batch, by iteration to a fixed point."""
+
+    def visit(region: Region, divergent: bool) -> bool:
+        changed = False
+
+        def mark(group: set, item) -> None:
+            nonlocal changed
+            if item not in group:
+                group.add(item)
+                changed = True
+
+        for s in region.statements:
+            if isinstance(s, Node):
+                source = s.op == "load" and s.attr.buffer in buffers
+                if s not in nodes and (source or any(a in nodes for a in s.args)):
+                    mark(nodes, s)
+            elif isinstance(s, Store):
+                if divergent or s.value in nodes or s.index in nodes:
+                    mark(buffers, s.buffer)
+            elif isinstance(s, Loop):
+                apart = divergent or (s.test is not None and s.test in nodes)
+                for phi, init, after, out in zip(s.phis, s.inits, s.nexts, s.results, strict=True):
+                    if apart or init in nodes or after in nodes or phi in nodes:
+                        mark(nodes, phi)
+                        mark(nodes, out)
+                for inner in sub_regions(s):
+                    changed |= visit(inner, apart)
+            else:
+                apart = divergent or s.selector in nodes
+                for inner in s.regions:
+                    changed |= visit(inner, apart)
+                for position, out in enumerate(s.results):
+                    if apart or any(row[position] in nodes for row in s.yields):
+                        mark(nodes, out)
+        return changed
+
+    while visit(root, False):
+        pass
+    return nodes, buffers
+
+
+PASSES = {
+    "dead code": remove_dead_code,
+    "reciprocals": share_reciprocals,
+    "copies": remove_copies,
+    "sine with cosine": pair_sine_cosine,
+    "fused multiply-add": fuse_multiply_add,
+    "dead code again": remove_dead_code,
+}

@@ -1,0 +1,297 @@
+"""Arrays during lowering: `Scalars`, one value per element, or `Memory`, a strided view of a buffer.
+
+Small arrays are scalars, so that moving elements about costs nothing and zeros vanish; large ones stay in memory and are
+worked on by loops. `elementwise` decides between the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from knuckle.native.algebra import Algebra
+from knuckle.native.ir import INDEX, Contents, Loop, Node, code_of
+
+SCALAR_LIMIT = 1024  # elements; larger arrays live in memory
+DENSE_LIMIT = 16  # elements; results of dense kernels stay in memory from this size on
+
+
+@dataclass(frozen=True, eq=False)
+class Scalars:
+    """An array of scalar values: `data` is a numpy array of nodes."""
+
+    data: np.ndarray
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """A strided view (in elements) of what a buffer holds; `dense` marks results of dense kernels."""
+
+    contents: Contents
+    offset: Node
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dense: bool = False
+
+    @property
+    def dtype(self) -> str:
+        return self.contents.buffer.dtype
+
+
+Value = Scalars | Memory
+
+
+def objects(shape: Sequence[int]) -> np.ndarray:
+    return np.empty(tuple(shape), dtype=object)
+
+
+def from_nodes(nodes, dtype: str) -> Scalars:
+    """Scalars from a nested list, an object array or a single node."""
+    if isinstance(nodes, Node):
+        data = objects(())
+        data[()] = nodes
+        return Scalars(data, dtype)
+    return Scalars(np.asarray(nodes, dtype=object), dtype)
+
+
+def map_nodes(function: Callable[..., Node], *arrays: np.ndarray) -> np.ndarray:
+    """`function` over object arrays of one shape (or rank 0)."""
+    shape = max((a.shape for a in arrays), key=len)
+    result = objects(shape)
+    columns = [a.ravel() if a.shape == shape else np.broadcast_to(a, shape).ravel() for a in arrays]
+    flat = result.reshape(-1)
+    for i, row in enumerate(zip(*columns, strict=True)):
+        flat[i] = function(*row)
+    return flat.reshape(shape)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def whole(b: Algebra, contents: Contents, shape: Sequence[int], dense: bool = False) -> Memory:
+    """All of a buffer as an array of that shape."""
+    return Memory(contents, b.index(0), tuple(shape), row_major(shape), dense)
+
+
+def from_numpy(b: Algebra, array) -> Value:
+    array = np.asarray(array)
+    dtype = code_of(array.dtype)
+    if array.size > SCALAR_LIMIT:
+        return whole(b, b.constant_table(array), array.shape)
+    data = objects(array.shape)
+    flat = data.reshape(-1)
+    for i, element in enumerate(array.reshape(-1)):
+        flat[i] = b.constant(element, dtype)
+    return Scalars(flat.reshape(array.shape), dtype)
+
+
+def constants_of(value: Value) -> np.ndarray | None:
+    """The array as numpy if every element is known now."""
+    if isinstance(value, Memory):
+        data = value.contents.buffer.data
+        if data is None or value.offset.op != "const":
+            return None
+        size = np.dtype(value.dtype).itemsize
+        flat = data.reshape(-1)[int(value.offset.attr) :]
+        return np.lib.stride_tricks.as_strided(flat, value.shape, [s * size for s in value.strides], writeable=False)
+    flat = value.data.reshape(-1)
+    if any(n.op != "const" for n in flat):
+        return None
+    return np.array([n.attr for n in flat], dtype=value.dtype).reshape(value.shape)
+
+
+def offset_by(b: Algebra, base: Node, indices: Sequence[Node], strides: Sequence[int]) -> Node:
+    for index, stride in zip(indices, strides, strict=True):
+        if stride:
+            base = b.add_(base, b.mul_(index, b.index(stride)))
+    return base
+
+
+def scalars(b: Algebra, value: Value) -> Scalars:
+    """The array as scalar values, loaded from memory if need be."""
+    if isinstance(value, Scalars):
+        return value
+    data = objects(value.shape)
+    flat = data.reshape(-1)
+    for i, place in enumerate(np.ndindex(*value.shape)):
+        constant = sum(p * s for p, s in zip(place, value.strides, strict=True))
+        flat[i] = b.load(value.contents, b.add_(value.offset, b.index(constant)))
+    return Scalars(flat.reshape(value.shape), value.dtype)
+
+
+def memory(b: Algebra, value: Value) -> Memory:
+    """The array in memory, written there if it is made of scalars."""
+    if isinstance(value, Memory):
+        return value
+    known = constants_of(value)
+    if known is not None:
+        if known.size and (known.reshape(-1).view(f"u{known.itemsize}") == known.reshape(-1).view(f"u{known.itemsize}")[0]).all():
+            table = b.constant_table(known.reshape(-1)[:1])
+            return Memory(table, b.index(0), value.shape, (0,) * len(value.shape))
+        return whole(b, b.constant_table(known), value.shape)
+    contents = b.allocate(value.dtype, max(value.data.size, 1))
+    for i, node in enumerate(value.data.reshape(-1)):
+        b.store(contents, b.index(i), node)
+    return whole(b, contents, value.shape)
+
+
+def contiguous(b: Algebra, value: Value) -> Memory:
+    """The array in memory in row-major order, copied if it is not so."""
+    value = memory(b, value)
+    needed = row_major(value.shape)
+    if all(n == 1 or s == t for n, s, t in zip(value.shape, value.strides, needed, strict=True)):
+        return replace(value, strides=needed)
+    contents = b.allocate(value.dtype, max(math.prod(value.shape), 1))
+    write(b, contents, b.index(0), value)
+    return whole(b, contents, value.shape, value.dense)
+
+
+def for_loop(
+    b: Algebra, count: int, inits: Sequence[Node], body: Callable[[Node, list[Node]], Sequence[Node]], kind: str = "for"
+) -> list[Node]:
+    """A loop of a known number of turns; the body maps counter and variables to the next variables."""
+    if count == 0:
+        return list(inits)
+    if count == 1:
+        return list(body(b.index(0), list(inits)))
+    region = b.enter("loop")
+    counter = b.variable("counter", INDEX)
+    phis = [b.variable("phi", n.dtype) for n in inits]
+    nexts = list(body(counter, phis))
+    b.leave()
+    loop = Loop(kind, region, b.index(count), counter, None, None, phis, list(inits), nexts)
+    loop.results = [b.variable("result", n.dtype) for n in inits]
+    b.region.statements.append(loop)
+    return loop.results
+
+
+def collapse(shape: Sequence[int], many: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Merge neighbouring axes that every stride pattern walks as one."""
+    sizes: list[int] = []
+    walks: list[list[int]] = [[] for _ in many]
+    for axis, n in enumerate(shape):
+        if n == 1:
+            continue
+        here = [s[axis] for s in many]
+        if sizes and all(w[-1] == s * n for w, s in zip(walks, here, strict=True)):
+            sizes[-1] *= n
+            for w, s in zip(walks, here, strict=True):
+                w[-1] = s
+        else:
+            sizes.append(n)
+            for w, s in zip(walks, here, strict=True):
+                w.append(s)
+    return sizes, walks
+
+
+def nest(b: Algebra, shape: Sequence[int], bases: list[Node], walks: list[list[int]], body: Callable[[list[Node]], None]):
+    """Loops over `shape`; `body` gets the bases moved along their strides. The innermost turns are independent."""
+    if not shape:
+        body(bases)
+        return
+    kind = "kernel" if len(shape) == 1 else "for"
+
+    def turn(counter: Node, _):
+        moved = [b.add_(base, b.mul_(counter, b.index(w[0]))) for base, w in zip(bases, walks, strict=True)]
+        nest(b, shape[1:], moved, [w[1:] for w in walks], body)
+        return []
+
+    for_loop(b, shape[0], [], turn, kind)
+
+
+def write(b: Algebra, contents: Contents, offset: Node, value: Value) -> None:
+    """Copy an array to a buffer, row-major from `offset` on."""
+    if isinstance(value, Scalars):
+        for i, node in enumerate(value.data.reshape(-1)):
+            b.store(contents, b.add_(offset, b.index(i)), node)
+        return
+    if math.prod(value.shape) <= DENSE_LIMIT:
+        write(b, contents, offset, scalars(b, value))
+        return
+    write_strided(b, Memory(contents, offset, value.shape, row_major(value.shape)), value)
+
+
+def write_strided(b: Algebra, target: Memory, value: Value) -> None:
+    """Copy an array over a view of the same shape."""
+    if isinstance(value, Scalars):
+        for place in np.ndindex(*value.shape):
+            at = sum(p * s for p, s in zip(place, target.strides, strict=True))
+            b.store(target.contents, b.add_(target.offset, b.index(at)), value.data[place])
+        return
+    shape, walks = collapse(value.shape, [value.strides, target.strides])
+
+    def body(places: list[Node]) -> None:
+        b.store(target.contents, places[1], b.load(value.contents, places[0]))
+
+    nest(b, shape, [value.offset, target.offset], walks, body)
+
+
+def stays_in_memory(operands: Sequence[Value], shape: Sequence[int]) -> bool:
+    """Whether an elementwise result of that shape is better made by a loop."""
+    size = math.prod(shape)
+    if size > SCALAR_LIMIT:
+        return True
+    dense = [v for v in operands if isinstance(v, Memory) and v.dense]
+    return bool(dense) and size >= DENSE_LIMIT
+
+
+def broadcast_strides(value: Memory, shape: Sequence[int]) -> list[int]:
+    if len(value.shape) == len(shape):
+        return [s if n == m else 0 for n, m, s in zip(value.shape, shape, value.strides, strict=True)]
+    assert not value.shape, (value.shape, shape)
+    return [0] * len(shape)
+
+
+def elementwise(b: Algebra, function: Callable[..., Node], operands: Sequence[Value], shape, dtype: str) -> Value:
+    """`function` of scalars over arrays of one shape (or rank 0): unrolled, or as a loop over memory."""
+    shape = tuple(shape)
+    if not stays_in_memory(operands, shape):
+        data = [np.broadcast_to(scalars(b, v).data, shape) for v in operands]
+        return Scalars(map_nodes(function, *data), dtype)
+    uniform = {i: scalars(b, v).data[()] for i, v in enumerate(operands) if not v.shape}
+    splat = {i: splat_of(b, v) for i, v in enumerate(operands) if isinstance(v, Memory) and splat_of(b, v) is not None}
+    uniform.update({i: n for i, n in splat.items() if n is not None})
+    arrays = {i: memory(b, v) for i, v in enumerate(operands) if i not in uniform}
+    if not arrays:
+        return broadcast_node(b, function(*[uniform[i] for i in range(len(operands))]), shape, dtype)
+    result = whole(b, b.allocate(dtype, max(math.prod(shape), 1)), shape, dense=True)
+    sizes, walks = collapse(shape, [broadcast_strides(m, shape) for m in arrays.values()] + [result.strides])
+
+    def body(places: list[Node]) -> None:
+        loaded = dict(uniform)
+        for (i, m), place in zip(arrays.items(), places[:-1], strict=True):
+            loaded[i] = b.load(m.contents, place)
+        b.store(result.contents, places[-1], function(*[loaded[i] for i in range(len(operands))]))
+
+    nest(b, sizes, [m.offset for m in arrays.values()] + [result.offset], walks, body)
+    return result
+
+
+def splat_of(b: Algebra, value: Memory) -> Node | None:
+    """The one element that a view repeats everywhere, if it is such a view."""
+    if all(s == 0 or n == 1 for s, n in zip(value.strides, value.shape, strict=True)):
+        return b.load(value.contents, value.offset)
+    return None
+
+
+def broadcast_node(b: Algebra, node: Node, shape: Sequence[int], dtype: str) -> Value:
+    shape = tuple(shape)
+    if math.prod(shape) > SCALAR_LIMIT:
+        one = memory(b, from_nodes(node, dtype))
+        return Memory(one.contents, one.offset, shape, (0,) * len(shape), dense=True)
+    data = objects(shape)
+    data.fill(node)
+    return Scalars(data, dtype)
