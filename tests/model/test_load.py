@@ -1,0 +1,99 @@
+"""One way in: the right reader, clear refusals, NumPy leaves, and a warning for what was mended."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from knuckle.model.load import load
+from knuckle.model.model import Model
+from knuckle.model.report import LoadError, LoadWarning
+
+INERTIA = '<mass value="2"/><inertia ixx="1" iyy="1" izz="{}" ixy="0" ixz="0" iyz="0"/>'
+URDF = """<robot name="r">
+<link name="base"/>
+<link name="arm"><inertial>{}</inertial></link>
+<joint name="elbow" type="continuous"><parent link="base"/><child link="arm"/></joint>
+{}</robot>"""
+SOUND = URDF.format(INERTIA.format(1), "")
+MJCF = '<mujoco model="m"><worldbody><body name="arm"><joint name="elbow"/><geom size="1"/></body></worldbody></mujoco>'
+
+
+@pytest.mark.parametrize("text", [SOUND, MJCF])
+def test_the_root_element_picks_the_reader(text, tmp_path):
+    path = tmp_path / "robot.xml"
+    path.write_text(text)
+    for source in (text, path, str(path)):
+        model = load(source)
+        assert isinstance(model, Model) and model.joint_names == ("elbow",)
+
+
+@pytest.mark.parametrize("text", [SOUND, MJCF])
+def test_leaves_are_numpy_float64(text):
+    for leaf in jax.tree.leaves(load(text)):
+        assert isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "it is empty"),
+        ("  \n ", "it is empty"),
+        ("robot: yes", "expected well-formed XML"),
+        ("<robot", "expected well-formed XML"),
+        ("<robot></mujoco>", "expected well-formed XML"),
+        ("<sdf version='1.7'/>", "expected a <robot> (URDF) or <mujoco> (MJCF), got <sdf>: SDF is not read"),
+        ("<mujocoinclude/>", "load the file that includes it"),
+        ("<html/>", "got <html>"),
+        ("<robot xmlns:xacro='x' name='r'><xacro:include filename='x'/></robot>", "run `xacro` first"),
+    ],
+)
+def test_what_is_no_robot_is_refused_with_the_reason(content, expected, tmp_path):
+    path = tmp_path / "robot.urdf"
+    path.write_text(content)
+    with pytest.raises(LoadError) as caught:
+        load(path)
+    assert expected in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    with pytest.raises(LoadError, match=r"gone\.urdf: there is no such file"):
+        load(tmp_path / "gone.urdf")
+    with pytest.raises(LoadError, match="expected a file, this is a folder"):
+        load(tmp_path)
+    with pytest.raises(LoadError, match="cannot be read"):
+        load("x" * 10_000)
+    with pytest.raises(TypeError, match="expected a path or a string of XML, got int"):
+        load(3)  # type: ignore[call-overload]
+
+
+def test_a_sound_file_loads_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(SOUND)
+
+
+def test_mended_links_are_named_in_a_warning():
+    text = URDF.format(INERTIA.format(3), "<gazebo/>" * 20)
+    with pytest.raises(LoadError, match=r"link 'arm' \(line 3\): principal moments"):
+        load(text)
+    with pytest.warns(LoadWarning, match=r"link 'arm' \(line 3\): mended") as caught:
+        load(text, repair_inertia=True)
+    assert len(caught) == 1 and "and 13 more" in str(caught[0].message)
+
+
+def test_not_strict_returns_what_was_left_out():
+    bad = '<collision><geometry><torus radius="1"/></geometry></collision>'
+    text = SOUND.replace('<link name="base"/>', f'<link name="base">{bad}</link>')
+    with pytest.raises(LoadError, match="link 'base' <collision> <geometry>"):
+        load(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, omissions = load(text, strict=False)
+    assert model.nv == 1 and any("link 'base' <collision>" in o.element for o in omissions)
+
+
+def test_a_mechanism_that_does_not_move_is_refused():
+    with pytest.raises(LoadError, match="nothing moves"):
+        load('<robot name="r"><link name="base"/></robot>')
