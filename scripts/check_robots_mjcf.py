@@ -32,7 +32,7 @@ JACOBIANS = 6  # bodies and sites whose Jacobian is compared, spread over the ro
 def check_mjcf(path: Path, states: int = 3, seed: int = 0) -> dict:
     """How a file loads, what MuJoCo and we say of it, and the largest relative error per quantity."""
     reference = mujoco.MjModel.from_xml_path(str(path))
-    moving = reference.body_mass[reference.body_weldid > 0].sum()
+    moving = reference.body_mass[reference.body_dofnum[reference.body_weldid] > 0].sum()
     row: dict = {"file": path.name, "format": "MJCF", "nv_reference": reference.nv, "mass_reference": float(moving)}
     try:
         with warnings.catch_warnings():

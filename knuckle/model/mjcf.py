@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,14 +44,15 @@ def read(
     if impossible:
         refuse(document.source, impossible)
     lost, unknown_mass = drop_missing_files(spec, assets)
-    compiled = Source(_compiled(spec, document), spec)
+    mj_model, warned = _compiled(spec, document)
+    compiled = Source(mj_model, spec)
     problems = [*unknown_mass, *refusals(compiled)]
     if strict and problems:
         refuse(document.source, problems)
     description, renamed = Reader(compiled).description()
     description = _with_base(description, floating, document.source)
     noted = notes(compiled) if strict else [*notes(compiled), *small_notes(compiled)]
-    return description, [*problems, *mended, *lost, *renamed, *noted]
+    return description, [*problems, *mended, *lost, *warned, *renamed, *noted]
 
 
 def _parsed(source: str | Path, document: Document, assets: Assets) -> mujoco.MjSpec:
@@ -62,15 +64,19 @@ def _parsed(source: str | Path, document: Document, assets: Assets) -> mujoco.Mj
         refuse(document.source, f"MuJoCo cannot read it: {_one_line(error)}")
 
 
-def _compiled(spec: mujoco.MjSpec, document: Document) -> mujoco.MjModel:
+def _compiled(spec: mujoco.MjSpec, document: Document) -> tuple[mujoco.MjModel, list[Omission]]:
+    """The compiled model, and what MuJoCo warns of."""
     try:
-        return spec.compile()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = spec.compile()
     except ValueError as error:
         refuse(document.source, f"MuJoCo cannot compile it: {_one_line(error)}")
+    return model, [Omission("MuJoCo's warning", _one_line(warning.message)) for warning in caught]
 
 
-def _one_line(error: Exception) -> str:
-    return ", ".join(part.strip() for part in str(error).splitlines() if part.strip())
+def _one_line(message: Warning | Exception | str) -> str:
+    return ", ".join(part.strip() for part in str(message).splitlines() if part.strip())
 
 
 # The base

@@ -161,7 +161,7 @@ def actuator_fault(model: mujoco.MjModel, i: int) -> str | None:
         return f"actuators act on joints here, this one through a {TRANSMISSIONS[transmission]} transmission"
     if gain == mjtGain.mjGAIN_MUSCLE or dynamics == mjtDyn.mjDYN_MUSCLE:
         return "muscles are not modelled"
-    joint_type = model.jnt_type[model.actuator_trnid[i, 0]]
+    joint_type = mjtJoint(model.jnt_type[model.actuator_trnid[i, 0]])
     turning = joint_type in (mjtJoint.mjJNT_BALL, mjtJoint.mjJNT_FREE)
     if transmission == mjtTrn.mjTRN_JOINTINPARENT and turning:
         return "a ball or free joint is driven in the child's frame here, not in the parent's"
