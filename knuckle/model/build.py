@@ -64,7 +64,7 @@ class _Builder:
         self.moving: list[Moving] = []
         self.placed: dict[str, Placed] = {WORLD: Placed(-1, _pose((0, 0, 0), (1, 0, 0, 0), "world"))}
         self.frames: list[tuple[str, int, Pose]] = []
-        self.shapes: list[tuple[int, Shape]] = []
+        self.shapes: list[tuple[int, str, Shape]] = []
 
     def model(self) -> Model:
         self._add_world()
@@ -101,7 +101,7 @@ class _Builder:
 
     def _add_world(self) -> None:
         for shape in self.description.world_shapes:
-            self.shapes.append((-1, _checked_shape(shape, WORLD)))
+            self.shapes.append((-1, WORLD, _checked_shape(shape, WORLD)))
         for frame in self.description.world_frames:
             self._add_frame(frame.name, Placed(-1, _pose(frame.position, frame.rotation, f"frame {frame.name!r}")))
 
@@ -145,7 +145,7 @@ class _Builder:
         for shape in link.all_shapes():
             pose = here.pose @ _pose(shape.position, shape.rotation, f"{where}, shape {shape.name!r}")
             fields = {**shape.__dict__, "position": pose.position, "rotation": pose.quaternion}
-            self.shapes.append((here.link, Shape(**fields)))
+            self.shapes.append((here.link, link.name, Shape(**fields)))
         for frame in link.frames:
             pose = here.pose @ _pose(frame.position, frame.rotation, f"{where}, frame {frame.name!r}")
             self._add_frame(frame.name, Placed(here.link, pose))

@@ -107,7 +107,7 @@ class Link:
     def solid_shape(self) -> Shape | None:
         """The shape that stands for the body's mass where no inertia is given."""
         shapes = self.all_shapes()
-        return shapes[0] if len(shapes) == 1 and self.mass > 0 and shapes[0].kind not in ("plane", "mesh") else None
+        return shapes[0] if len(shapes) == 1 and self.mass > 0 and shapes[0].has_volume else None
 
     def central_inertia(self) -> tuple[np.ndarray, np.ndarray]:
         """Centre of mass [m] and moments about it (xx, yy, zz, xy, xz, yz) [kg m^2], link axes."""

@@ -12,8 +12,10 @@ from jaxtyping import Array, Float
 
 from knuckle.model.inertia import moment_of, rotation_matrix
 
-ShapeKind = Literal["sphere", "capsule", "box", "cylinder", "ellipsoid", "plane", "mesh"]
-SIZES = {"sphere": 1, "capsule": 2, "box": 3, "cylinder": 2, "ellipsoid": 3, "plane": 0, "mesh": 3}
+ShapeKind = Literal["sphere", "capsule", "box", "cylinder", "ellipsoid", "plane", "mesh", "polygon", "points"]
+SIZES = {"sphere": 1, "capsule": 2, "box": 3, "cylinder": 2, "ellipsoid": 3, "plane": 0}
+SCALES = {"mesh": 3, "polygon": 2, "points": 3}  # their sizes multiply vertices, and are 1 where left out
+SIZES |= SCALES
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,9 @@ class Mesh:
 @dataclass(frozen=True)
 class Shape:
     """One shape on a link. Sizes in m: sphere (radius), capsule and cylinder (radius, half length along z), box and
-    ellipsoid (three half lengths), plane (none; its normal is z), mesh (a scale per axis)."""
+    ellipsoid (three half lengths), plane (none; its normal is z), mesh and points (a scale per axis), polygon (a scale
+    along x and y). A mesh is touched as its convex hull; a polygon lies in its own x-y plane, for planar models; points
+    are touched one by one."""
 
     kind: ShapeKind
     size: tuple[float, ...] = ()
@@ -57,7 +61,7 @@ class Shape:
         if self.kind not in SIZES:
             raise ValueError(f"shape {self.name!r}: kind must be one of {sorted(SIZES)}, got {self.kind!r}")
         size = tuple(float(s) for s in np.ravel(self.size))
-        size = size or ((1.0, 1.0, 1.0) if self.kind == "mesh" else ())
+        size = size or (1.0,) * SCALES.get(self.kind, 0)
         if len(size) != SIZES[self.kind] or not all(s > 0 for s in map(abs, size)):
             wanted = f"{SIZES[self.kind]} positive sizes [m]"
             raise ValueError(f"shape {self.name!r}: a {self.kind} takes {wanted}, got {list(size)}")
@@ -68,6 +72,11 @@ class Shape:
         if not 1 <= len(friction) <= 3 or not all(f >= 0 for f in friction):
             raise ValueError(f"shape {self.name!r}: friction takes 1 to 3 numbers, none negative, got {list(friction)}")
         object.__setattr__(self, "friction", friction + (1.0, 0.005, 0.0001)[len(friction) :])
+
+    @property
+    def has_volume(self) -> bool:
+        """Whether it can stand for a uniform solid."""
+        return self.kind in _UNIT_MOMENTS
 
     def moment(self, mass: float) -> np.ndarray:
         """Central moments of a uniform solid of this shape, in the link's axes [kg m^2]."""
@@ -121,6 +130,29 @@ def plane(**options) -> Shape:
     return Shape("plane", **options)
 
 
+def polygon(vertices, **options) -> Shape:
+    """A convex polygon in the shape's x-y plane, corners counter-clockwise: the solid of a planar model."""
+    name, corners = options.get("name", ""), np.asarray(vertices, float)
+    if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
+        raise ValueError(f"shape {name!r}: a polygon takes at least 3 corners (x, y) [m], got shape {corners.shape}")
+    edge = np.roll(corners, -1, axis=0) - corners
+    after = np.roll(edge, -1, axis=0)
+    turn = edge[:, 0] * after[:, 1] - edge[:, 1] * after[:, 0]
+    total = np.arctan2(turn, np.sum(edge * after, axis=1)).sum()
+    if not (np.all(turn > 0) and abs(total - 2 * np.pi) < 1e-6):
+        raise ValueError(f"shape {name!r}: corners must go counter-clockwise round a convex polygon, got {vertices}")
+    return Shape("polygon", mesh=Mesh(np.pad(corners, ((0, 0), (0, 1))), np.zeros((0, 3))), **options)
+
+
+def points(positions, **options) -> Shape:
+    """Contact points chosen in advance, in the shape's frame [m]."""
+    places = np.asarray(positions, float)
+    if places.ndim != 2 or places.shape[1] != 3 or not len(places):
+        name = options.get("name", "")
+        raise ValueError(f"shape {name!r}: points take one (x, y, z) [m] each, got shape {places.shape}")
+    return Shape("points", mesh=Mesh(places, np.zeros((0, 3))), **options)
+
+
 class Geometry(eqx.Module):
     """All shapes of a model: arrays are parameters, static fields say what they are."""
 
@@ -131,6 +163,7 @@ class Geometry(eqx.Module):
     kind: tuple[ShapeKind, ...] = eqx.field(static=True)
     link: tuple[int, ...] = eqx.field(static=True)  # -1 is the world
     names: tuple[str, ...] = eqx.field(static=True)
+    body: tuple[str, ...] = eqx.field(static=True)  # the described link, before welding
     contype: tuple[int, ...] = eqx.field(static=True)
     conaffinity: tuple[int, ...] = eqx.field(static=True)
     rgba: tuple[tuple[float, ...], ...] = eqx.field(static=True)
@@ -140,17 +173,18 @@ class Geometry(eqx.Module):
         return len(self.kind)
 
     @staticmethod
-    def of(shapes: list[tuple[int, Shape]]) -> Geometry:
-        """The arrays of shapes given with the index of their link."""
-        only = [shape for _, shape in shapes]
+    def of(shapes: list[tuple[int, str, Shape]]) -> Geometry:
+        """The arrays of shapes given with the index of their link and the name of the link that described them."""
+        only = [shape for _, _, shape in shapes]
         return Geometry(
             position=np.array([s.position for s in only], float).reshape(-1, 3),
             rotation=np.array([s.rotation for s in only], float).reshape(-1, 4),
             size=np.array([(*s.size, 0.0, 0.0, 0.0)[:3] for s in only], float).reshape(-1, 3),
             friction=np.array([s.friction for s in only], float).reshape(-1, 3),
             kind=tuple(s.kind for s in only),
-            link=tuple(link for link, _ in shapes),
+            link=tuple(link for link, _, _ in shapes),
             names=tuple(s.name for s in only),
+            body=tuple(body for _, body, _ in shapes),
             contype=tuple(s.contype for s in only),
             conaffinity=tuple(s.conaffinity for s in only),
             rgba=tuple(tuple(float(c) for c in s.rgba) for s in only),
@@ -158,4 +192,16 @@ class Geometry(eqx.Module):
         )
 
 
-__all__ = ["Geometry", "Mesh", "Shape", "box", "capsule", "cylinder", "ellipsoid", "plane", "sphere"]
+__all__ = [
+    "Geometry",
+    "Mesh",
+    "Shape",
+    "box",
+    "capsule",
+    "cylinder",
+    "ellipsoid",
+    "plane",
+    "points",
+    "polygon",
+    "sphere",
+]
