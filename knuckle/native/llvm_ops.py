@@ -99,6 +99,8 @@ class Operations:
             function = vecmath.define(self.math_module, name, kind)
             text = ", ".join(f"{kind} {a}" for a in arguments)
             return out.let(f'call {function.return_value.type} @"{function.name}"({text})')
+        if name == "logistic":
+            return self._logistic(out, code, lanes, arguments[0])
         if lanes == 1:
             return self._libm(out, name, code, arguments)
         result = "poison"
@@ -107,6 +109,11 @@ class Operations:
             value = self._libm(out, name, code, parts)
             result = out.let(f"insertelement {type_text(code, lanes)} {result}, {TYPES[code]} {value}, i32 {lane}")
         return result
+
+    def _logistic(self, out: Lines, code: str, lanes: int, argument: str) -> str:
+        kind, one = type_text(code, lanes), splat_text("1.0", code, lanes)
+        power = self.math(out, "exp", code, lanes, [out.let(f"fneg {kind} {argument}")])
+        return out.let(f"fdiv {kind} {one}, {out.let(f'fadd {kind} {one}, {power}')}")
 
     def _libm(self, out: Lines, name: str, code: str, arguments: list[str]) -> str:
         kind = TYPES[code]

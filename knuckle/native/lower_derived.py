@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from jax import lax
 from knuckle.native.ir import Node, is_float
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.trace import flatten, without_dead_code
-from knuckle.native.values import SCALAR_LIMIT, Scalars, Value, objects, scalars
+from knuckle.native.values import SCALAR_LIMIT, Scalars, Value, from_numpy, objects, scalars
 
 DERIVED: dict[str, Callable] = {}
 
@@ -430,3 +431,11 @@ def random_fold_in_words(params, keys, data):
 @derived("random_seed")
 def random_seed_words(params, seeds):
     return _per_key(params["implementation"].seed, seeds, rank=0)
+
+
+@rule("iota_2x32_shape")
+def _iota_of_words(b: Lowering, equation):
+    """The numbers 0, 1, .. of all elements, as high and low words."""
+    shape = equation.params["shape"]
+    numbers = np.arange(math.prod(shape), dtype=np.uint64).reshape(shape)
+    return [from_numpy(b, (numbers >> np.uint64(32)).astype(np.uint32)), from_numpy(b, numbers.astype(np.uint32))]
