@@ -60,7 +60,7 @@ def _parsed(source: str | Path, document: Document, assets: Assets) -> mujoco.Mj
         if document.path is not None:
             return mujoco.MjSpec.from_file(str(document.path))
         return mujoco.MjSpec.from_string(str(source), include=assets.includes)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         refuse(document.source, f"MuJoCo cannot read it: {_one_line(error)}")
 
 
@@ -70,7 +70,7 @@ def _compiled(spec: mujoco.MjSpec, document: Document) -> tuple[mujoco.MjModel, 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = spec.compile()
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         refuse(document.source, f"MuJoCo cannot compile it: {_one_line(error)}")
     return model, [Omission("MuJoCo's warning", _one_line(warning.message)) for warning in caught]
 

@@ -20,6 +20,15 @@ from knuckle.model.xml import MAX_DEPTH, Document, Element, Folders, PathEscape,
 
 MAX_EXPANDED = 1_000_000
 FILE_ATTRIBUTES = ("file", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")
+USER_KINDS = ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
+MAX_SIZE = 4000  # of a field's side, or of custom data
+MAX_SUBDIVISIONS = 7  # of a sphere's triangles: 4^7 times as many
+SIZES = {
+    "size": ("nkey", "nuserdata", *(f"nuser_{kind}" for kind in USER_KINDS)),
+    "hfield": ("nrow", "ncol"),
+    "numeric": ("size",),
+    "mesh": ("params",),
+}
 NAMES = ("name", "class", "childclass", "prefix", "suffix")
 ASSET_FOLDERS = {
     "mesh": "meshdir",
@@ -46,7 +55,7 @@ def check_files(document: Document, folders: Folders) -> Assets:
     if _size(root) > MAX_EXPANDED:
         refuse(document.source, f"replicate, composite and flexcomp make more than {MAX_EXPANDED} elements")
     compiler = {key: value for element in root.iter("compiler") for key, value in element.attrib.items()}
-    problems = _not_numbers(root)
+    problems = [*_not_numbers(root), *_too_large(root)]
     found: dict[str, Path] = {}
     missing: set[str] = set()
     for element, name in _references(root):
@@ -75,6 +84,26 @@ def _not_numbers(root: ElementTree.Element) -> list[Omission]:
         for attribute, value in element.attrib.items()
         if attribute not in NAMES and "nan" in value.lower().replace("+", " ").replace("-", " ").split()
     ]
+
+
+def _too_large(root: ElementTree.Element) -> list[Omission]:
+    """Attributes that make MuJoCo allocate without bound."""
+    found = []
+    for element in root.iter():
+        for attribute in SIZES.get(element.tag, ()):
+            most = MAX_SUBDIVISIONS if attribute == "params" and element.get("builtin") == "sphere" else MAX_SIZE
+            numbers = element.get(attribute, "").split()
+            if any(_number(n) > most for n in numbers):
+                where = f"<{element.tag} {attribute}={element.get(attribute)!r}>"
+                found.append(Omission(where, f"expected at most {most}", line_of(element)))
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0  # MuJoCo refuses what is no number
 
 
 def _references(root: ElementTree.Element):
@@ -133,10 +162,8 @@ def _size(element: ElementTree.Element) -> int:
 def _repeats(element: ElementTree.Element) -> int:
     if element.tag not in ("replicate", "composite", "flexcomp"):
         return 1
-    try:
-        return prod(max(1, int(float(count))) for count in element.get("count", "").split())
-    except (ValueError, OverflowError):
-        return 1  # MuJoCo refuses what is no number
+    counts = (min(_number(count), 2.0 * MAX_EXPANDED) for count in element.get("count", "").split())
+    return prod(max(1, int(count)) for count in counts)
 
 
 def drop_missing_files(spec: mujoco.MjSpec, assets: Assets) -> tuple[list[Omission], list[Omission]]:

@@ -486,6 +486,21 @@ def test_includes_in_a_ring_and_replication_without_bound_are_refused(tmp_path):
         load(mjcf(nested))
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        '<size nkey="1000000000"/>',
+        '<size nuser_body="1000000000"/>',
+        '<asset><hfield name="f" nrow="100000" ncol="100000" size="1 1 1 1"/></asset>',
+        '<asset><mesh name="m" builtin="sphere" params="60"/></asset>',
+        '<custom><numeric name="n" size="1000000000"/></custom>',
+    ],
+)
+def test_sizes_that_would_exhaust_memory_are_refused(before):
+    with pytest.raises(LoadError, match="expected at most"):
+        load(mjcf(before=before))
+
+
 def test_numbers_that_are_none_are_refused_and_no_log_file_is_left(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LoadError, match="expected numbers"):
