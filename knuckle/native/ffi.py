@@ -22,6 +22,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from knuckle.native import runtime
+from knuckle.native.cache import compile_cached
 from knuckle.native.trampoline import trampoline_object
 
 TARGET = "knuckle_native_call"
@@ -65,9 +66,7 @@ class Program:
         """The machine code, made on first use."""
         with self._lock:
             if self._function is None:
-                from knuckle.native.compile import compile_jaxpr
-
-                code = compile_jaxpr(self.jaxpr, batch=self.batched)
+                code = compile_cached(self.jaxpr, self.batched)
                 self._function = runtime.Function(code, self.in_avals, self.out_avals, self.batched)
             return self._function
 

@@ -1,0 +1,133 @@
+"""A digest of a program and of all that its machine code depends on, equal in every process."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+from jax.core import ShapedArray, Tracer
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+ONLY_MATTERS = {  # of these primitives one parameter is run; the others are for differentiation or placement
+    "jit": "jaxpr",
+    "remat2": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+
+
+class Uncacheable(Exception):
+    """A parameter of a program has no content to hash."""
+
+
+@cache
+def environment() -> bytes:
+    """A digest of all that machine code depends on besides the program: processor, LLVM, this package's source."""
+    digest = hashlib.sha256()
+    digest.update(llvm.get_process_triple().encode())
+    digest.update(llvm.get_host_cpu_name().encode())
+    digest.update(llvm.get_host_cpu_features().flatten().encode())
+    digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info}".encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.digest()
+
+
+def program_key(jaxpr: ClosedJaxpr, **options: Any) -> str | None:
+    """A name for the compiled form of the program under the options; None if the program cannot be hashed."""
+    writer = _Writer()
+    try:
+        writer.write(jaxpr)
+        writer.write(options)
+    except Uncacheable:
+        return None
+    writer.digest.update(environment())
+    return writer.digest.hexdigest()
+
+
+class _Writer:
+    """Feeds values to a hash, so that equal programs give equal digests in every process."""
+
+    def __init__(self):
+        self.digest = hashlib.sha256()
+
+    def text(self, *parts: Any) -> None:
+        for part in parts:
+            encoded = str(part).encode()
+            self.digest.update(len(encoded).to_bytes(8, "little") + encoded)
+
+    def write(self, value: Any) -> None:
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            self.text(type(value).__name__, repr(value))
+        elif isinstance(value, np.ndarray | np.generic | jax.Array):
+            self._array(value)
+        elif isinstance(value, ClosedJaxpr | Jaxpr):
+            self._jaxpr(value)
+        elif isinstance(value, np.dtype | type):
+            self.text("type", np.dtype(value).str if isinstance(value, np.dtype) else value.__qualname__)
+        elif isinstance(value, enum.Enum):
+            self.text(type(value).__qualname__, value.name)
+        elif isinstance(value, jax.sharding.Sharding):
+            self.text("placement")  # one processor runs it all
+        elif isinstance(value, ShapedArray):
+            self.text("aval", value.shape, value.dtype)
+        else:
+            self._container(value)
+
+    def _container(self, value: Any) -> None:
+        if isinstance(value, Mapping):
+            items: Any = sorted(value.items())
+        elif isinstance(value, set | frozenset):
+            items = sorted(value)
+        elif isinstance(value, tuple | list):
+            items = value
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        else:
+            raise Uncacheable(f"a {type(value).__name__} has no content to hash")
+        self.text(type(value).__qualname__, len(items))
+        for item in items:
+            self.write(item)
+
+    def _array(self, value: Any) -> None:
+        if isinstance(value, Tracer):
+            raise Uncacheable("a tracer has no content to hash")
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise Uncacheable("an array of objects has no content to hash")
+        self.text("array", array.dtype.str, array.shape)
+        self.digest.update(np.ascontiguousarray(array).tobytes())
+
+    def _jaxpr(self, value: Any) -> None:
+        consts, jaxpr = (value.consts, value.jaxpr) if isinstance(value, ClosedJaxpr) else ([], value)
+        self.write(list(consts))
+        numbers: dict[Any, int] = {}
+
+        def variables(atoms: Any, new: bool) -> None:
+            for atom in atoms:
+                if isinstance(atom, Literal):
+                    self.write(atom.val)
+                elif new:
+                    numbers[atom] = len(numbers)
+                if not isinstance(atom, Literal):
+                    self.text(numbers[atom])
+                self.write(atom.aval)
+
+        variables([*jaxpr.constvars, *jaxpr.invars], new=True)
+        for equation in jaxpr.eqns:
+            name = equation.primitive.name
+            self.text(name)
+            variables(equation.invars, new=False)
+            variables(equation.outvars, new=True)
+            only = ONLY_MATTERS.get(name)
+            self.write({only: equation.params[only]} if only in equation.params else dict(equation.params))
+        variables(jaxpr.outvars, new=False)
