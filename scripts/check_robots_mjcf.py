@@ -10,6 +10,8 @@ constraint in MuJoCo and a smooth joint force here, so it is left out on both si
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import equinox as eqx
@@ -52,13 +54,14 @@ def compare(model: Model, reference: mujoco.MjModel, states: int = 3, seed: int 
     model = eqx.tree_at(lambda m: m.friction, model, np.zeros(model.nv))
     data = mujoco.MjData(reference)
     random = np.random.default_rng(seed)
-    ours = jax.jit(_quantities)
+    names = _names(model, reference)
     worst: dict[str, float] = {}
     for _ in range(states):
         q, qd, control = random_state(reference, random)
         data.qpos[:], data.qvel[:], data.ctrl[:] = q, qd, control
         mujoco.mj_forward(reference, data)
-        pairs = _pairs(model, reference, data, jax.tree.map(np.asarray, ours(model, q, qd, control)))
+        ours = jax.tree.map(np.asarray, _quantities(model, names.with_jacobian, q, qd, control))
+        pairs = _pairs(names, reference, data, ours)
         for name, error in pairs.items():
             worst[name] = max(worst.get(name, 0.0), error)
     return worst
@@ -78,7 +81,38 @@ def random_state(reference: mujoco.MjModel, random: np.random.Generator) -> tupl
     return q, random.normal(size=reference.nv), random.normal(size=reference.nu)
 
 
-def _quantities(model: Model, q, qd, control) -> dict:
+@dataclass(frozen=True)
+class Names:
+    """MuJoCo's bodies and sites by number, the row of each name in our poses, and those with a Jacobian to compare."""
+
+    bodies: dict[int, str]
+    sites: dict[int, str]
+    row: dict[str, int]
+
+    @property
+    def with_jacobian(self) -> tuple[str, ...]:
+        return tuple(name for table in (self.bodies, self.sites) for name in _spread(list(table.values())))
+
+
+def _spread(items: list) -> list:
+    return items[:: max(1, -(-len(items) // JACOBIANS))]
+
+
+def _names(model: Model, reference: mujoco.MjModel) -> Names:
+    """Names as the reader gives them: made up for unnamed bodies, changed for sites named like a body.
+
+    Unnamed sites are passed over.
+    """
+    row = {name: k for k, name in enumerate((*model.link_names, *model.frames.names))}
+    bodies = {i: mujoco.mj_id2name(reference, int(mujoco.mjtObj.mjOBJ_BODY), i) for i in range(1, reference.nbody)}
+    sites = {i: mujoco.mj_id2name(reference, int(mujoco.mjtObj.mjOBJ_SITE), i) for i in range(reference.nsite)}
+    named = {i: name or f"body{i}" for i, name in bodies.items()}
+    renamed = {i: f"{name}_site" if name in named.values() else name for i, name in sites.items()}
+    return Names(named, {i: name for i, name in renamed.items() if name in row}, row)
+
+
+@partial(jax.jit, static_argnums=1)
+def _quantities(model: Model, names: tuple[str, ...], q, qd, control) -> dict:
     tau = forces.actuator_force(model, q, qd, control) + forces.passive_force(model, q, qd)
     after = step(model, State(q, qd), control, dt=DT, integrator=SemiImplicitEuler())
     frames = kinematics.frame_poses(model, q)
@@ -92,10 +126,11 @@ def _quantities(model: Model, q, qd, control) -> dict:
         "actuator force": forces.actuator_force(model, q, qd, control),
         "forward dynamics": dynamics.aba(model, q, qd, tau),
         "step": jnp.concatenate([after.q, after.qd]),
+        "jacobian": jnp.stack([kinematics.jacobian(model, q, name) for name in names]),
     }
 
 
-def _pairs(model: Model, reference: mujoco.MjModel, data: mujoco.MjData, ours: dict) -> dict[str, float]:
+def _pairs(names: Names, reference: mujoco.MjModel, data: mujoco.MjData, ours: dict) -> dict[str, float]:
     M = np.zeros((reference.nv, reference.nv))
     mujoco.mj_fullM(reference, data, M)
     qdd, C = ours["forward dynamics"], data.qfrc_bias
@@ -108,47 +143,31 @@ def _pairs(model: Model, reference: mujoco.MjModel, data: mujoco.MjData, ours: d
         "actuator force": relative(ours["actuator force"], data.qfrc_actuator),
         "forward dynamics": relative(qdd, data.qacc),
         "backward error": float(np.max(np.abs(M @ qdd + C - tau)) / max(np.max(terms), 1e-300)),
-        **_kinematic_errors(model, reference, data, ours),
+        **_kinematic_errors(names, reference, data, ours),
     }
     mujoco.mj_step(reference, data)
     found["step"] = relative(ours["step"], np.concatenate([data.qpos, data.qvel]))
     return found
 
 
-def _kinematic_errors(model: Model, reference: mujoco.MjModel, data: mujoco.MjData, ours: dict) -> dict[str, float]:
-    names = (*model.link_names, *model.frames.names)
-    row_of = {name: row for row, name in enumerate(names)}
-    bodies = _named(reference, mujoco.mjtObj.mjOBJ_BODY, reference.nbody, row_of, first=1)
-    sites = _named(reference, mujoco.mjtObj.mjOBJ_SITE, reference.nsite, row_of)
-    rows = [row_of[n] for n in (*bodies.values(), *sites.values())]
-    position = np.concatenate([data.xpos[list(bodies)], data.site_xpos[list(sites)]])
-    rotation = np.concatenate([data.xmat[list(bodies)], data.site_xmat[list(sites)]]).reshape(-1, 3, 3)
-    jacobian = 0.0
-    q = jnp.asarray(data.qpos)
-    for table, fill in ((bodies, mujoco.mj_jacBody), (sites, mujoco.mj_jacSite)):
-        for number in list(table)[:: max(1, len(table) // JACOBIANS)]:
-            linear, angular = np.zeros((3, reference.nv)), np.zeros((3, reference.nv))
-            fill(reference, data, linear, angular, number)
-            theirs = np.concatenate([angular, linear])
-            jacobian = max(jacobian, relative(np.asarray(_jacobian(model, q, table[number])), theirs))
+def _kinematic_errors(names: Names, reference: mujoco.MjModel, data: mujoco.MjData, ours: dict) -> dict[str, float]:
+    bodies, sites = list(names.bodies), list(names.sites)
+    rows = [names.row[name] for name in (*names.bodies.values(), *names.sites.values())]
+    position = np.concatenate([data.xpos[bodies], data.site_xpos[sites]])
+    rotation = np.concatenate([data.xmat[bodies], data.site_xmat[sites]]).reshape(-1, 3, 3)
+    jacobians = [_jacobian(reference, data, mujoco.mj_jacBody, i) for i in _spread(bodies)]
+    jacobians += [_jacobian(reference, data, mujoco.mj_jacSite, i) for i in _spread(sites)]
     return {
         "position": relative(ours["position"][rows], position),
         "rotation": relative(ours["rotation"][rows], rotation),
-        "jacobian": jacobian,
+        "jacobian": max(relative(x, y) for x, y in zip(ours["jacobian"], jacobians, strict=True)),
     }
 
 
-_jacobian = jax.jit(kinematics.jacobian, static_argnums=2)
-
-
-def _named(reference, kind, count: int, row_of: dict[str, int], first: int = 0) -> dict[int, str]:
-    """Names of MuJoCo's bodies or sites by number; unnamed ones have the name that the reader makes up."""
-    found = {}
-    for i in range(first, count):
-        name = mujoco.mj_id2name(reference, int(kind), i) or (f"body{i}" if kind == mujoco.mjtObj.mjOBJ_BODY else "")
-        if name in row_of:
-            found[i] = name
-    return found
+def _jacobian(reference: mujoco.MjModel, data: mujoco.MjData, fill, number: int) -> np.ndarray:
+    linear, angular = np.zeros((3, reference.nv)), np.zeros((3, reference.nv))
+    fill(reference, data, linear, angular, number)
+    return np.concatenate([angular, linear])
 
 
 def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
