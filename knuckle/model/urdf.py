@@ -27,6 +27,7 @@ from knuckle.model.xml import Document, Folders, PathEscape, line_of, parse
 
 MOVING = {"revolute": "revolute", "continuous": "revolute", "prismatic": "prismatic", "planar": "planar"}
 ROOT_JOINT = "floating_base"
+GREY = (0.5, 0.5, 0.5, 1.0)
 
 
 def read(
@@ -57,10 +58,11 @@ def read(
 
 @dataclass
 class _Shapes:
-    """The shapes of a clean tree by their new, unique names."""
+    """What yourdfpy does not keep of the shapes of a clean tree, by their new, unique names in the file's order."""
 
     line: dict[str, int | None] = field(default_factory=dict)
     capsules: set[str] = field(default_factory=set)
+    material: dict[str, Element | None] = field(default_factory=dict)
 
 
 class _Reader:
@@ -79,7 +81,7 @@ class _Reader:
             return None
         self.shapes = _name_shapes(clean)
         robot = _yourdfpy_robot(clean)
-        self.colors = {m.name: m.color for m in robot.materials if m.color is not None}
+        self.colors = {m.get("name"): _color(m) for m in clean.iter("material") if m.get("name") and _color(m)}
         order = self._order(robot)
         if order is None:
             return None
@@ -94,8 +96,8 @@ class _Reader:
             name=robot.name,
             world_shapes=world.all_shapes() if world is not None else (),
             world_frames=frames.get(kd.WORLD, ()),
-            actuators=[a for joint in moving for a in _motors(joint)],
-            equalities=[*self._mimics(robot, {j.name for j in moving}), *self._loops(clean, order)],
+            actuators=[a for joint in moving for a in motors(joint.kind, joint.name)],
+            equalities=[*self._mimics(robot, [j.name for j in moving]), *self._loops(clean, order)],
         )
         return None if self.findings.errors else description
 
@@ -223,14 +225,16 @@ class _Reader:
         return mass, position, (turn @ matrix @ turn.T)[ROWS, COLUMNS]
 
     def _link_shapes(self, link) -> list[Shape]:
-        visuals = [self._shape(link.name, v, contact=0) for v in link.visuals]
-        collisions = [self._shape(link.name, c, contact=1) for c in link.collisions]
-        return [shape for shape in (*visuals, *collisions) if shape is not None]
+        order = {name: k for k, name in enumerate(self.shapes.line)}
+        elements = sorted((*link.visuals, *link.collisions), key=lambda e: order[e.name])
+        touching = {collision.name for collision in link.collisions}
+        shapes = [self._shape(link.name, e, contact=int(e.name in touching)) for e in elements]
+        return [shape for shape in shapes if shape is not None]
 
     def _shape(self, link: str, element, contact: int) -> Shape | None:
         geometry = element.geometry
         position, rotation = _pose(element.origin)
-        rgba = self._color(getattr(element, "material", None))
+        rgba = self._rgba(self.shapes.material[element.name])
         common = {"position": position, "rotation": rotation, "name": element.name, "rgba": rgba}
         common |= {"contype": contact, "conaffinity": contact}
         if geometry.box is not None:
@@ -264,9 +268,10 @@ class _Reader:
             return None
         return Shape("mesh", tuple(scale), mesh=self.meshes[name], **common)  # type: ignore[arg-type]
 
-    def _color(self, material) -> tuple[float, ...]:
-        color = None if material is None else (material.color or self.colors.get(material.name))
-        return tuple(map(float, color.rgba)) if color is not None else (0.5, 0.5, 0.5, 1.0)
+    def _rgba(self, material: Element | None) -> tuple[float, ...]:
+        """The material's own colour, or that of its name, or grey."""
+        own = None if material is None else _color(material) or self.colors.get(material.get("name"))
+        return own or GREY
 
     # Joints
 
@@ -318,7 +323,8 @@ class _Reader:
             return -math.inf, math.inf
         return lower, upper
 
-    def _mimics(self, robot, moving: set[str]) -> list[kd.Mimic]:
+    def _mimics(self, robot, moving: list[str]) -> list[kd.Mimic]:
+        """Constraints in the order of the joints that follow."""
         found = []
         kinds = {joint.name: joint.type for joint in robot.joints}
         for joint in robot.joints:
@@ -335,8 +341,8 @@ class _Reader:
                 )
             else:
                 rule = (joint.mimic.offset, joint.mimic.multiplier, 0.0, 0.0, 0.0)
-                found.append(kd.Mimic(joint.name, leader, rule, name=f"{joint.name}_mimic"))
-        return found
+                found.append(kd.Mimic(joint.name, leader, rule, name=mimic_name(joint.name)))
+        return sorted(found, key=lambda mimic: moving.index(mimic.joint_a))
 
     # Drake's <loop_joint> and <frame>
 
@@ -382,10 +388,16 @@ def _name_shapes(clean: Element) -> _Shapes:
                 name += "_"
             element.set("name", name)
             shapes.line[name] = int(element.attrib.pop("line")) or None
+            shapes.material[name] = element.find("material")
             for capsule in element.iter("capsule"):
                 capsule.tag = "cylinder"
                 shapes.capsules.add(name)
     return shapes
+
+
+def _color(material: Element) -> tuple[float, ...] | None:
+    rgba = [numbers_in(color.get("rgba", "1 1 1 1")) for color in material.iter("color")]
+    return tuple(rgba[0]) if rgba and rgba[0] else None
 
 
 def _yourdfpy_robot(clean: Element):
@@ -396,14 +408,19 @@ def _yourdfpy_robot(clean: Element):
     return yourdfpy.URDF.load(text, build_scene_graph=False, load_meshes=False).robot
 
 
-def _motors(joint: kd.Joint) -> list[kd.Actuator]:
+def motors(kind: kd.JointKind, joint: str) -> list[kd.Actuator]:
     """The control of a joint is its force; a planar joint has three, a free one none."""
-    if joint.kind == "free":
+    if kind == "free":
         return []
-    if joint.kind == "planar":
+    if kind == "planar":
         gears = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "turn": (0.0, 0.0, 1.0)}
-        return [kd.motor(joint.name, gear, name=f"{joint.name}_{key}") for key, gear in gears.items()]
-    return [kd.motor(joint.name, name=joint.name)]
+        return [kd.motor(joint, gear, name=f"{joint}_{key}") for key, gear in gears.items()]
+    return [kd.motor(joint, name=joint)]
+
+
+def mimic_name(joint: str) -> str:
+    """What the constraint of a joint that mimics another is called."""
+    return f"{joint}_mimic"
 
 
 def _replaced(link: kd.Link, **changes) -> kd.Link:
