@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 
+from knuckle.model import inertia as rigid
 from knuckle.model.build import FRICTION_SPEED
 from knuckle.model.geometry import Mesh
 from knuckle.model.mjcf_arrays import CARRIED
@@ -34,8 +36,8 @@ def write(model: Model) -> str:
     meshes = _write_meshes(root, model)
     world = SubElement(root, "worldbody")
     elements = _write_bodies(world, model)
-    _write_frames(elements, model)
-    _write_geoms(elements, model, meshes)
+    carriers = _write_frames(elements, model)
+    _write_geoms(carriers, model, meshes)
     _write_excludes(root, model)
     _write_equalities(root, elements, model)
     _write_actuators(root, model)
@@ -62,6 +64,11 @@ def _problems(model: Model) -> list[str]:
         f"shape {name!r}: a plane stands on the world only"
         for name, kind, link in zip(model.geometry.names, model.geometry.kind, model.geometry.link, strict=True)
         if kind == "plane" and link >= 0
+    ]
+    found += [
+        f"shape {name!r}: no shape is of kind {kind}"
+        for name, kind in zip(model.geometry.names, model.geometry.kind, strict=True)
+        if kind in ("polygon", "points")
     ]
     driving = set(model.actuators.entry_actuator)
     found += [
@@ -193,14 +200,26 @@ def _joint(model: Model, link: int) -> Element:
 # What stands on bodies
 
 
-def _write_frames(elements: dict[int, Element], model: Model) -> None:
-    """Sites, and bodies without joints where an exclude names the frame as a body."""
-    excluded = {name for pair in model.topology.excludes for name in pair}
-    frames = model.frames
+@dataclass(frozen=True)
+class _Carrier:
+    """An element that shapes are written into, and its pose on its link."""
+
+    element: Element
+    position: np.ndarray
+    rotation: np.ndarray
+
+
+def _write_frames(elements: dict[int, Element], model: Model) -> dict[str, _Carrier]:
+    """Sites; welded links that carry shapes or stand in an exclude are bodies again. Returns what can carry shapes."""
+    frames, names = model.frames, ("world", *model.link_names)
+    carriers = {name: _Carrier(elements[link], np.zeros(3), IDENTITY) for link, name in enumerate(names, -1)}
+    bodies = {*model.geometry.body, *(name for pair in model.topology.excludes for name in pair)}
     for k, (name, link) in enumerate(zip(frames.names, frames.link, strict=True)):
-        tag = "body" if name in excluded else "site"
+        tag = "body" if name in bodies else "site"
         attributes = {"pos": _numbers(frames.position[k]), "quat": _numbers(frames.rotation[k])}
-        SubElement(elements[link], tag, {"name": name, **attributes})
+        element = SubElement(elements[link], tag, {"name": name, **attributes})
+        carriers[name] = _Carrier(element, np.asarray(frames.position[k]), _unit(frames.rotation[k]))
+    return carriers
 
 
 def _write_meshes(root: Element, model: Model) -> dict[int, str]:
@@ -225,10 +244,12 @@ def _write_meshes(root: Element, model: Model) -> dict[int, str]:
     return used
 
 
-def _write_geoms(elements: dict[int, Element], model: Model, meshes: dict[int, str]) -> None:
+def _write_geoms(carriers: dict[str, _Carrier], model: Model, meshes: dict[int, str]) -> None:
+    """Geoms without mass, since bodies state theirs."""
     geometry = model.geometry
-    for k, (kind, link) in enumerate(zip(geometry.kind, geometry.link, strict=True)):
-        element = SubElement(elements[link], "geom", type=kind)
+    for k, kind in enumerate(geometry.kind):
+        carrier = carriers[geometry.body[k]]
+        element = SubElement(carrier.element, "geom", type=kind, mass="0")
         if geometry.names[k]:
             element.set("name", geometry.names[k])
         if kind == "mesh":
@@ -236,9 +257,11 @@ def _write_geoms(elements: dict[int, Element], model: Model, meshes: dict[int, s
         else:
             size = (0.0, 0.0, 1.0) if kind == "plane" else np.asarray(geometry.size[k])
             element.set("size", _numbers(size))
+        back = carrier.rotation * (1, -1, -1, -1)
+        offset = np.asarray(geometry.position[k]) - carrier.position
         element.attrib |= {
-            "pos": _numbers(geometry.position[k]),
-            "quat": _numbers(geometry.rotation[k]),
+            "pos": _numbers(rigid.rotation_matrix(back) @ offset),
+            "quat": _numbers(rigid.quaternion_product(back, np.asarray(geometry.rotation[k]))),
             "friction": _numbers(geometry.friction[k]),
             "contype": str(geometry.contype[k]),
             "conaffinity": str(geometry.conaffinity[k]),
