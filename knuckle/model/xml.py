@@ -146,6 +146,8 @@ class Folders:
 
     @staticmethod
     def of(path: Path | None, package_paths: Sequence[str | Path] = ()) -> Folders:
+        if isinstance(package_paths, str | os.PathLike):
+            raise ValueError(f"package_paths: expected a list of folders, got {str(package_paths)!r} on its own")
         packages = tuple(Path(p).resolve() for p in package_paths)
         for folder in packages:
             if not folder.is_dir():

@@ -492,3 +492,29 @@ def test_any_robot_is_read_or_refused(parts, strict, repair):
         assert error.problems
     else:
         assert description.links
+
+
+WHOLE = robot(
+    link("a", INERTIAL + '<visual><geometry><box size="1 2 3"/></geometry><material name="m"/></visual>'),
+    joint("j", "revolute", "base", "a", '<axis xyz="0 0 1"/><limit lower="-1" upper="1" effort="1" velocity="1"/>'),
+    link("b"),
+    joint("k", "prismatic", "a", "b", '<origin xyz="1 0 0" rpy="0 1 0"/><mimic joint="j"/><dynamics damping="1"/>'),
+)
+
+
+@given(st.data())
+def test_damaged_text_is_read_or_refused(data):
+    text = WHOLE
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text) - 1))
+        stop = data.draw(st.integers(start, min(len(text), start + 12)))
+        piece = data.draw(
+            st.sampled_from(["", " ", "0", '"', "<", ">", "/>", "&a;", "<!DOCTYPE a>", "-1e400", "é", "link"])
+        )
+        text = text[:start] + piece + text[stop:]
+    try:
+        build(read(text, strict=data.draw(st.booleans()))[0])
+    except LoadError:
+        pass
+    except ValueError as error:
+        assert "nothing moves" in str(error)  # of the builder: what was left has no joint

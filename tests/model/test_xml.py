@@ -128,6 +128,8 @@ def test_files_that_are_not_there_are_no_escape(folders, name):
 def test_package_paths_open_other_folders(tmp_path, folders):
     with pytest.raises(ValueError, match="package_paths: expected folders"):
         Folders.of(None, [tmp_path / "gone"])
+    with pytest.raises(ValueError, match="package_paths: expected a list of folders"):
+        Folders.of(None, str(tmp_path))
     opened = Folders.of(folders.own / "robot.urdf", [tmp_path])
     assert opened.find("../secret.stl") == folders.own / "../secret.stl"
     assert Folders.of(None, [tmp_path]).find("package://robot/meshes/arm.stl") == folders.own / "meshes" / "arm.stl"
@@ -139,3 +141,13 @@ def test_the_package_around_a_urdf_folder_may_be_read(tmp_path):
     assert Folders.of(tmp_path / "urdf" / "robot.urdf").find("../arm.stl") is not None
     with pytest.raises(PathEscape):
         Folders.of(tmp_path / "urdf" / "robot.urdf").find("../../arm.stl")
+
+
+@pytest.mark.parametrize("place", ["arm/urdf", "arm", ".", "arm/model/v2"])
+def test_a_package_is_found_around_the_file_by_its_name(tmp_path, place):
+    (tmp_path / "arm" / "meshes").mkdir(parents=True)
+    (tmp_path / "arm" / "meshes" / "a.stl").write_text("x")
+    (tmp_path / "arm" / "package.xml").write_text("<package/>")
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    found = Folders.of(tmp_path / place / "robot.urdf").find("package://arm/meshes/a.stl")
+    assert found == tmp_path / "arm" / "meshes" / "a.stl"
