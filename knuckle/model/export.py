@@ -31,7 +31,7 @@ LABELS = {
     "actuators": ("names", "entry_actuator", "entry_dof"),
     "equalities": ("names", "kind", "a", "b", "active"),
     "frames": ("names", "link"),
-    "geometry": ("kind", "link", "body", "names", "contype", "conaffinity"),
+    "geometry": ("kind", "link", "names", "contype", "conaffinity"),
 }
 
 
