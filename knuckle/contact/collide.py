@@ -1,0 +1,123 @@
+"""Signed distances, contact points and normals of the pairs of a model, pairs of the same kinds together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle import spatial
+from knuckle.contact.narrow import TESTS, Kinds, kinds_of, shape_name
+from knuckle.contact.pairs import Pair
+from knuckle.contact.touch import Placed
+from knuckle.contact.vertices import corner_table
+from knuckle.kinematics import Poses, poses
+from knuckle.model.geometry import Geometry
+from knuckle.model.model import Model
+from knuckle.tree import rows
+
+
+class Contacts(eqx.Module):
+    """Potential contact points, a fixed number per pair of shapes; a slot without a point has a gap of INACTIVE_GAP.
+
+    All arrays are differentiable in coordinates, placements, sizes and friction; which features of the shapes touch
+    (and so which corners, which face) is held fixed in the derivative.
+    """
+
+    gap: Float[Array, " contact"]  # signed distance, negative where shapes overlap [m]
+    point: Float[Array, "contact 3"]  # world; midway between the two surfaces
+    normal: Float[Array, "contact 3"]  # unit, world, from b towards a
+    friction: Float[Array, " contact"]  # sliding coefficient, the larger of the two shapes' as in MuJoCo
+    link_a: tuple[int, ...] = eqx.field(static=True)  # -1 is the world
+    link_b: tuple[int, ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)  # "shape_a|shape_b#k"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Group(NamedTuple):
+    """Pairs of the same kinds: shapes in the order that the test takes them, and which pairs that swaps."""
+
+    kinds: Kinds
+    a: list[int]
+    b: list[int]
+    swapped: list[bool]
+
+
+def collide(model: Model, q: Float[Array, " nq"], pairs: tuple[Pair, ...]) -> Contacts:
+    """The contact points of pairs of shapes (see `contact_pairs`) at coordinates q, groups of equal kinds in turn."""
+    geometry = model.geometry
+    groups = _groups(geometry, pairs)
+    used = sorted({shape for group in groups for shape in (*group.a, *group.b)})
+    placed = _shape_poses(model, jnp.asarray(q), used)
+    parts = [_collide_group(geometry, group, placed, used) for group in groups]
+    dtype = placed.position.dtype
+    empty = Contacts(jnp.zeros(0, dtype), *(jnp.zeros((0, 3), dtype),) * 2, jnp.zeros(0, dtype), (), (), ())
+    if len(parts) < 2:
+        return parts[0] if parts else empty
+    return Contacts(
+        *(jnp.concatenate([getattr(p, name) for p in parts]) for name in ("gap", "point", "normal", "friction")),
+        *(sum((getattr(p, name) for p in parts), ()) for name in ("link_a", "link_b", "names")),
+    )
+
+
+def _groups(geometry: Geometry, pairs: tuple[Pair, ...]) -> list[Group]:
+    groups: dict[Kinds, Group] = {}
+    for pair in pairs:
+        kinds, swap = kinds_of(geometry, pair.a, pair.b)
+        group = groups.setdefault(kinds, Group(kinds, [], [], []))
+        first, second = (pair.b, pair.a) if swap else (pair.a, pair.b)
+        group.a.append(first)
+        group.b.append(second)
+        group.swapped.append(swap)
+    return list(groups.values())
+
+
+def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Poses:
+    """Poses in the world of the shapes that are named by number."""
+    geometry = model.geometry
+    index = np.array(shapes, int)
+    R_LS = spatial.rotation_of_quaternion(rows(jnp.asarray(geometry.rotation), index))
+    p_LS = rows(jnp.asarray(geometry.position), index)
+    links = np.array(geometry.link, int)[index]
+    if not np.any(links >= 0):
+        return Poses(R_LS, p_LS)
+    world = poses(model, q)
+    ground = jnp.eye(3, dtype=p_LS.dtype)[None], jnp.zeros((1, 3), p_LS.dtype)
+    carriers = (jnp.concatenate([a, w]) if np.any(links < 0) else a for a, w in zip(world, ground, strict=True))
+    R_WL, p_WL = (rows(a, np.where(links < 0, len(model.topology.parent), links)) for a in carriers)
+    return Poses(spatial.compose(R_WL, R_LS), p_WL + spatial.apply(R_WL, p_LS))
+
+
+def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> Contacts:
+    touch = TESTS[group.kinds](*(_placed(geometry, side, placed, used) for side in (group.a, group.b)))
+    pairs, count = touch.gap.shape
+    normal = touch.normal
+    if any(group.swapped):
+        flip = jnp.asarray(np.where(group.swapped, -1.0, 1.0), normal.dtype)
+        normal = normal * flip[:, None, None]
+    sliding = jnp.asarray(geometry.friction)[:, 0]
+    friction = jnp.maximum(rows(sliding, np.array(group.a)), rows(sliding, np.array(group.b)))
+    sides = [(b, a) if swap else (a, b) for a, b, swap in zip(group.a, group.b, group.swapped, strict=True)]
+    names = (f"{shape_name(geometry, a)}|{shape_name(geometry, b)}#{k}" for a, b in sides for k in range(count))
+    return Contacts(
+        gap=touch.gap.reshape(-1),
+        point=touch.point.reshape(-1, 3),
+        normal=normal.reshape(-1, 3),
+        friction=jnp.broadcast_to(friction[:, None], (pairs, count)).reshape(-1),
+        link_a=tuple(geometry.link[a] for a, _ in sides for _ in range(count)),
+        link_b=tuple(geometry.link[b] for _, b in sides for _ in range(count)),
+        names=tuple(names),
+    )
+
+
+def _placed(geometry: Geometry, shapes: list[int], placed: Poses, used: list[int]) -> Placed:
+    """One side of a group of pairs."""
+    at = rows(placed, np.searchsorted(used, shapes))
+    size = rows(jnp.asarray(geometry.size), np.array(shapes))
+    corners = jnp.asarray(corner_table(geometry, shapes), size.dtype)
+    return Placed(at.rotation, at.position, size, corners * size[:, None])
