@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from knuckle.model import inertia as rigid
 from knuckle.model.description import Actuator
 from knuckle.model.model import Actuators
 from knuckle.model.topology import FREEDOMS, Topology
@@ -41,6 +42,8 @@ def _gear(number: int, actuator: Actuator, topology: Topology) -> list[tuple[int
     ):
         if not low <= high:
             raise ValueError(f"{where}: {what} limits must be (lower, upper), got ({low:g}, {high:g})")
+    rigid.finite_vector([actuator.gain], 1, f"{where}: gain")
+    rigid.finite_vector(actuator.bias, 3, f"{where}: bias")
     link = topology.joint(actuator.joint)
     size = FREEDOMS[topology.kind[link]]
     gear = np.asarray(actuator.gear, float)

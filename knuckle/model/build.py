@@ -82,10 +82,10 @@ class _Builder:
             anchor=np.array([rigid.finite_vector(j.anchor, 3, f"joint {j.name!r}: anchor") for j in joints]),
             reference=np.concatenate([_coordinates(j, j.reference, "reference") for j in joints]),
             rest=np.concatenate([_coordinates(j, j.reference if j.rest is None else j.rest, "rest") for j in joints]),
-            stiffness=_per_dof(joints, "stiffness", 0.0),
-            damping=_per_dof(joints, "damping", None),
-            armature=_per_dof(joints, "armature", 0.0),
-            friction=_per_dof(joints, "friction", 0.0),
+            stiffness=_per_dof(joints, "stiffness", 0.0, finite=True),
+            damping=_per_dof(joints, "damping", None, finite=True),
+            armature=_per_dof(joints, "armature", 0.0, finite=True),
+            friction=_per_dof(joints, "friction", 0.0, finite=True),
             friction_speed=np.full(topology.nv, FRICTION_SPEED),
             lower=_per_dof(joints, "lower", None),
             upper=_checked_upper(joints),
@@ -138,8 +138,8 @@ class _Builder:
         com, moment = link.central_inertia()
         for fault in rigid.faults(float(link.mass), moment):
             raise ValueError(f"{where}: {fault}")
+        central = (float(link.mass), rigid.finite_vector(com, 3, f"{where}: com"), moment)
         if here.link >= 0:
-            central = (float(link.mass), rigid.finite_vector(com, 3, f"{where}: com"), moment)
             body = rigid.moved(central, here.pose.position, here.pose.quaternion)
             self.moving[here.link].body = rigid.merge(self.moving[here.link].body, body)
         for shape in link.all_shapes():
@@ -251,16 +251,21 @@ def _coordinates(joint: Joint, value, what: str) -> np.ndarray:
         return start
     if np.ndim(value) == 0 and joint.kind not in ("ball", "free"):
         value = np.full(size, float(value))
-    return rigid.finite_vector(value, size, where)
+    coordinates = rigid.finite_vector(value, size, where)
+    if joint.kind in ("ball", "free") and not np.any(coordinates[-4:]):
+        raise ValueError(f"{where}: the quaternion must not be zero")
+    return coordinates
 
 
-def _per_dof(joints: list[Joint], name: str, least: float | None) -> np.ndarray:
+def _per_dof(joints: list[Joint], name: str, least: float | None, finite: bool = False) -> np.ndarray:
     """One number per degree of freedom, not below `least`."""
     parts = []
     for joint in joints:
         value, size = np.asarray(getattr(joint, name), float), FREEDOMS[joint.kind]
         if value.shape not in ((), (size,)) or np.any(np.isnan(value)):
             raise ValueError(f"joint {joint.name!r}: {name} must be one number or {size}, got {getattr(joint, name)!r}")
+        if finite and not np.all(np.isfinite(value)):
+            raise ValueError(f"joint {joint.name!r}: {name} must be finite, got {getattr(joint, name)!r}")
         if least is not None and np.any(value < least):
             raise ValueError(f"joint {joint.name!r}: {name} must not be below {least:g}, got {getattr(joint, name)!r}")
         parts.append(np.broadcast_to(value, (size,)))

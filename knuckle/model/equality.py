@@ -58,7 +58,10 @@ def _local(equality: Connect | Weld, side: str, where: str) -> tuple[np.ndarray,
     if isinstance(equality, Connect):
         return rigid.finite_vector(getattr(equality, f"point_{side}"), 3, f"{where}: point_{side}"), np.array(IDENTITY)
     position = rigid.finite_vector(getattr(equality, f"position_{side}"), 3, f"{where}: position_{side}")
-    return position, rigid.finite_vector(getattr(equality, f"rotation_{side}"), 4, f"{where}: rotation_{side}")
+    rotation = rigid.finite_vector(getattr(equality, f"rotation_{side}"), 4, f"{where}: rotation_{side}")
+    if not np.any(rotation):
+        raise ValueError(f"{where}: rotation_{side} (quaternion wxyz) must not be zero")
+    return position, rotation
 
 
 def _single(joint: str, topology: Topology, where: str) -> int:

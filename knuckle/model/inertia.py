@@ -15,7 +15,7 @@ def moment_of(value, where: str) -> np.ndarray:
         return np.concatenate([value, np.zeros(3)])
     if value.shape == (6,):
         return value
-    if value.shape == (3, 3) and np.allclose(value, value.T, rtol=1e-9, atol=0):
+    if value.shape == (3, 3) and np.allclose(value, value.T, rtol=1e-9, atol=1e-12 * np.abs(value).max()):
         return value[ROWS, COLUMNS]
     raise ValueError(f"{where}: inertia must be 3 moments, 6 numbers or a symmetric 3x3 matrix, got {value.tolist()}")
 
