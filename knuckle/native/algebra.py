@@ -114,8 +114,12 @@ class Algebra(Builder):
     """A builder whose operations fold constants and apply identities."""
 
     def fold(self, op: str, dtype: str, args: tuple[Node, ...]) -> Node:
-        with np.errstate(all="ignore"):
-            return self.constant(FOLDS[op](*[a.attr for a in args]), dtype)
+        key = ("fold", op, *[a.number for a in args])
+        found = self.root.table.get(key)
+        if found is None:
+            with np.errstate(all="ignore"):
+                found = self.root.table[key] = self.constant(FOLDS[op](*[a.attr for a in args]), dtype)
+        return found
 
     def unary(self, op: str, a: Node) -> Node:
         if a.op == "const":
@@ -160,7 +164,7 @@ class Algebra(Builder):
     def add_(self, a: Node, b: Node) -> Node:
         if b.op == "const":
             a, b = b, a
-        if a.op == "const" and a.attr == 0:
+        if a is self.zero(a.dtype) or (a.op == "const" and a.attr == 0):
             return b
         if a.op == "neg" and b.op == "neg":
             return self.neg(self.add_(a.args[0], b.args[0]))
@@ -191,10 +195,12 @@ class Algebra(Builder):
         if b.op == "const":
             a, b = b, a
         if a.op == "const":
+            if a is self.zero(a.dtype):
+                return a
             if b.op == "const":
                 return self.fold("mul", a.dtype, (a, b))
             if a.attr == 0:
-                return self.constant(0, a.dtype)
+                return self.zero(a.dtype)
             if a.attr == 1:
                 return b
             if a.attr == -1 and a.dtype[0] != "u":

@@ -143,6 +143,8 @@ class Builder:
         self.workspace: list[Buffer] = []
         self.constants: dict = {}
         self.made = 0  # values asked for, before sharing
+        self._indices: dict[int, Node] = {}
+        self._zeros: dict[str, Node] = {}
 
     @property
     def region(self) -> Region:
@@ -182,7 +184,16 @@ class Builder:
         return found
 
     def index(self, value: int) -> Node:
-        return self.constant(value, INDEX)
+        found = self._indices.get(value)
+        if found is None:
+            found = self._indices[value] = self.constant(value, INDEX)
+        return found
+
+    def zero(self, dtype: str) -> Node:
+        found = self._zeros.get(dtype)
+        if found is None:
+            found = self._zeros[dtype] = self.constant(0, dtype)
+        return found
 
     def load(self, contents: Contents, index: Node) -> Node:
         """contents[index]; a constant table read at a constant place folds."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from knuckle.native.ir import INDEX, Branch, Buffer, Loop, Node, Program, Region, Store, walk
 from knuckle.native.llvm_ops import Lines, Operations, constant_text, memory_type, splat_text, type_text
+from knuckle.native.llvm_split import REGION_LIMIT, SLOT_BYTES, emit_pieces, region_weight
 from knuckle.native.passes import ALIGNMENT, lay_out_workspace, varying_parts
 
 KERNEL_LANES = 8
@@ -44,7 +45,10 @@ class Emitter:
         self.env: dict[Node, Operand] = {}
         self.splats: dict[tuple[str, str], str] = {}
         self.pointers: dict = {}
-        self.slots: dict[Node, int] = {}
+        self.weights: dict[Region, int] = {}
+        self.slot_top = self.slot_most = self.workspace_bytes
+        self.slot_lanes: dict[Node, int] = {}
+        self._pieces = 0
 
     # values
 
@@ -242,6 +246,10 @@ class Emitter:
 
     def emit_region(self, region: Region, escapes: list[Node]) -> None:
         """All statements of a region; `escapes` are its values that are used after it."""
+        in_kernel = self.lanes != self.batch_lanes
+        if not in_kernel and region_weight(region, self.weights) > REGION_LIMIT and len(region.statements) > 1:
+            emit_pieces(self, region, escapes)
+            return
         for statement in region.statements:
             self.emit_statement(statement)
 
@@ -433,13 +441,36 @@ class Emitter:
 
     # whole functions
 
+    def width_of(self, node: Node) -> int:
+        return self.lanes if node in self.varying else 1
+
+    def as_operand(self, text: str, lanes: int) -> Operand:
+        return Operand(text, None if lanes > 1 else 0)
+
+    def piece_name(self) -> str:
+        self._pieces += 1
+        return f"{self.symbol}.piece{self._pieces}"
+
+    def parameters(self) -> str:
+        alone = "ptr %inputs, ptr %outputs, ptr %workspace"
+        return alone if self.batch_lanes == 1 else alone + ", i64 %first, i64 %stop"
+
+    def begin_function(self) -> tuple:
+        outside = (self.out, self.env, self.splats, self.pointers)
+        self.out, self.env, self.splats, self.pointers = Lines(), {}, {}, {}
+        return outside
+
+    def resume_function(self, outside: tuple) -> None:
+        self.out, self.env, self.splats, self.pointers = outside
+
     def module(self) -> str:
         """The text of the module: the function, what it calls, and its constant tables."""
         if self.batch_lanes > 1:
             self.emit_batch()
         else:
             self.emit_region(self.program.root, [])
-            self.finish_function(f"define void @{self.symbol}(ptr %inputs, ptr %outputs, ptr %workspace)")
+            self.finish_function(f"define void @{self.symbol}({self.parameters()})")
+        self.workspace_bytes = -(-max(self.slot_most, SLOT_BYTES) // ALIGNMENT) * ALIGNMENT
         tables = [self.constant_table(b) for b in self.program.constants if self._uses(b)]
         declarations = [
             d for name, d in self.operations.declarations.items() if name not in self.operations.math_module.globals
@@ -467,7 +498,7 @@ class Emitter:
 
     def emit_batch(self) -> None:
         """The body for one group of lanes, and the loop over groups."""
-        parameters = "ptr %inputs, ptr %outputs, ptr %workspace, i64 %first, i64 %stop"
+        parameters = self.parameters()
         self.emit_region(self.program.root, [])
         self.finish_function(f"define internal void @{self.symbol}.group({parameters})")
         self.functions.append(

@@ -23,6 +23,8 @@ from knuckle.native.values import (
     Scalars,
     Value,
     broadcast_node,
+    constants_of,
+    fits_scalars,
     map_nodes,
     memory,
     nest,
@@ -188,7 +190,7 @@ def _gather(b: Lowering, equation, x: Value, indices: Value):
         d.start_indices_batching_dims, p["slice_sizes"],
     )  # fmt: skip
     fill = _fill_value(b, p, dtype) if p["mode"] == GatherScatterMode.FILL_OR_DROP else None
-    if math.prod(shape) > SCALAR_LIMIT:
+    if math.prod(shape) > SCALAR_LIMIT and not (fits_scalars(x, math.prod(shape)) and constants_of(indices) is not None):
         return _gather_memory(b, windows, x, memory(b, indices), fill, dtype)
     out, places = objects(shape), scalars(b, indices).data
     for row in windows.rows():
@@ -281,7 +283,8 @@ def _scatter(b: Lowering, equation, x: Value, indices: Value, updates: Value):
         updates.shape, d.update_window_dims, d.inserted_window_dims, d.scatter_dims_to_operand_dims,
         d.operand_batching_dims, d.scatter_indices_batching_dims, sizes,
     )  # fmt: skip
-    if math.prod(updates.shape) > SCALAR_LIMIT:
+    sparse = fits_scalars(updates, math.prod(x.shape)) and constants_of(indices) is not None
+    if math.prod(updates.shape) > SCALAR_LIMIT and not sparse:
         return _scatter_memory(b, windows, x, memory(b, indices), memory(b, updates), op, clip)
     return _scatter_scalars(b, windows, x, scalars(b, indices).data, scalars(b, updates).data, op, clip)
 

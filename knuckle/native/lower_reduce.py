@@ -27,6 +27,7 @@ from knuckle.native.values import (
 )
 
 PARTIAL_SUMS = 8  # a long sum is kept in this many parts, so that vectors of lanes add it up in the same order
+SPARSE_WORK = 20000  # multiplications; a product with many zeros and fewer than these is written out
 DENSE_WORK = 512  # multiplications; a product with no zeros and more than these is a loop
 REDUCERS = {
     "reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "max", "reduce_min": "min", "reduce_and": "and",
@@ -226,36 +227,38 @@ def _three(b: Lowering, x: Value, groups, shape) -> Value:
 
 
 def _is_sparse_or_small(left: Value, right: Value, work: int) -> bool:
-    if isinstance(left, Memory) and isinstance(right, Memory):
-        return work <= DENSE_WORK
-    if max(math.prod(left.shape), math.prod(right.shape)) > SCALAR_LIMIT:
-        return False
+    """Whether a product is written out: small, or mostly zeros."""
     if work <= DENSE_WORK:
         return True
-    dense = isinstance(left, Memory) and left.dense or isinstance(right, Memory) and right.dense
-    masks = [_nonzero(v) for v in (left, right)]
-    products = np.einsum("bmk,bnk->", masks[0], masks[1])
-    return not dense and (products <= work / 2 or products <= 8 * DENSE_WORK)
+    if any(isinstance(v, Memory) and (v.dense or math.prod(v.shape) > SCALAR_LIMIT) for v in (left, right)):
+        return False
+    if isinstance(left, Memory) and isinstance(right, Memory):
+        return False
+    products = np.einsum("bmk,bnk->", _nonzero(left), _nonzero(right))
+    return products <= 8 * DENSE_WORK or (products <= work / 2 and products <= SPARSE_WORK)
 
 
 def _nonzero(value: Value) -> np.ndarray:
     if isinstance(value, Memory):
         return np.ones(value.shape)
-    return np.vectorize(lambda n: float(not (n.op == "const" and n.attr == 0)), otypes=[float])(value.data)
+    flat = [not (n.op == "const" and n.attr == 0) for n in value.data.reshape(-1)]
+    return np.array(flat, dtype=float).reshape(value.shape)
 
 
 def _unrolled_product(b: Lowering, left: np.ndarray, right: np.ndarray, dtype: str) -> np.ndarray:
     batch, m, k = left.shape
     n = right.shape[1]
     out = objects((batch, m, n))
+    here = [_nonzero(Scalars(side, dtype)).astype(bool) for side in (left, right)]
     for p, i, j in np.ndindex(batch, m, n):
-        terms = [b.binary("mul", left[p, i, c], right[p, j, c]) for c in range(k)]
-        out[p, i, j] = sum_of_terms(b, [t for t in terms if not (t.op == "const" and t.attr == 0)], dtype)
+        both = np.flatnonzero(here[0][p, i] & here[1][p, j])
+        terms = [b.binary("mul", left[p, i, c], right[p, j, c]) for c in both]
+        out[p, i, j] = sum_of_terms(b, terms, dtype)
     return out
 
 
 def sum_of_terms(b: Lowering, terms: list[Node], dtype: str) -> Node:
-    return fold_nodes(b, "add", terms) if terms else b.constant(0, dtype)
+    return fold_nodes(b, "add", terms) if terms else b.zero(dtype)
 
 
 def _product_loops(b: Lowering, left: Memory, right: Memory, dtype: str) -> Memory:

@@ -18,6 +18,7 @@ from knuckle.native.values import (
     broadcast_node,
     collapse,
     contiguous,
+    fits_scalars,
     from_numpy,
     memory,
     objects,
@@ -65,7 +66,7 @@ def _broadcast_in_dim(b: Lowering, equation, x: Value, *_):
     if isinstance(x, Scalars):
         if not x.shape:
             return broadcast_node(b, x.data[()], shape, x.dtype)
-        if math.prod(shape) <= SCALAR_LIMIT:
+        if math.prod(shape) <= SCALAR_LIMIT or fits_scalars(x, math.prod(shape)):
             aligned = [1] * len(shape)
             for axis, n in zip(dims, x.shape, strict=True):
                 aligned[axis] = n
@@ -129,7 +130,8 @@ def _concatenate(b: Lowering, equation, *parts: Value):
 
 def joined(b: Lowering, parts, axis: int, shape, dtype: str) -> Value:
     large = any(isinstance(p, Memory) and p.dense for p in parts) and math.prod(shape) > SCALAR_LIMIT // 4
-    if math.prod(shape) <= SCALAR_LIMIT and not large:
+    sparse = all(fits_scalars(p, math.prod(shape)) for p in parts)
+    if sparse or (math.prod(shape) <= SCALAR_LIMIT and not large):
         return Scalars(np.concatenate([scalars(b, p).data for p in parts], axis), dtype)
     target = whole(b, b.allocate(dtype, math.prod(shape)), shape, dense=True)
     start = 0
@@ -179,7 +181,7 @@ def _pad(b: Lowering, equation, x: Value, fill: Value):
         source.append((inside[0][0], inside[-1][0] + 1) if inside else (0, 0))
         target.append((inside[0][1], inside[-1][1] + 1, interior + 1) if inside else (0, 0, 1))
     kept = sliced(b, x, [s for s, _ in source], [e for _, e in source])
-    if math.prod(shape) <= SCALAR_LIMIT:
+    if math.prod(shape) <= SCALAR_LIMIT or fits_scalars(x, math.prod(shape)):
         data = objects(shape)
         data.fill(filler)
         data[tuple(slice(*t) for t in target)] = scalars(b, kept).data

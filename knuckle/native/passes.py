@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from knuckle.native.ir import Branch, Buffer, Loop, Node, Program, Region, Store, is_float, operands, sub_regions, walk
+from knuckle.native.schedule import order_statements
 
 ALIGNMENT = 64  # bytes
 
@@ -196,14 +197,16 @@ def pair_sine_cosine(program: Program) -> None:
             continue
         rewritten = []
         for statement in region.statements:
-            if isinstance(statement, Node) and statement.op in ("sin", "cos") and statement.args[0] in pairs:
-                angle, name = statement.args[0], statement.op
-                both = pairs[angle].get("both")
-                if both is None:
-                    both = pairs[angle]["both"] = Node("sincos", (angle,), None, angle.dtype, region)
-                    rewritten.append(both)
-                statement.op, statement.args = ("first" if name == "sin" else "second"), (both,)
-            rewritten.append(statement)
+            angle = statement.args[0] if isinstance(statement, Node) and statement.op in ("sin", "cos") else None
+            if isinstance(statement, Node) and statement.op in ("first", "second"):
+                continue
+            if angle is None or angle not in pairs:
+                rewritten.append(statement)
+                continue
+            both = Node("sincos", (angle,), None, angle.dtype, region)
+            sine, cosine = pairs[angle]["sin"], pairs[angle]["cos"]
+            sine.op, sine.args, cosine.op, cosine.args = "first", (both,), "second", (both,)
+            rewritten += [both, sine, cosine]
         region.statements = rewritten
 
 
@@ -241,7 +244,6 @@ def lay_out_workspace(program: Program, lanes: int = 1, varying: set[Buffer] | N
     """Give each workspace buffer its place, reusing what is no longer needed; the number of bytes in all."""
     varying = varying or set()
     spans = _live_spans(program)
-    free_at: list[tuple[int, Buffer]] = []
     taken: list[Buffer] = []
     total = 0
     for buffer in sorted((b for b in program.workspace if b in spans), key=lambda b: spans[b][0]):
@@ -249,7 +251,6 @@ def lay_out_workspace(program: Program, lanes: int = 1, varying: set[Buffer] | N
         taken = [b for b in taken if spans[b][1] >= start]
         total = max(total, _place(buffer, taken, lanes, varying))
         taken.append(buffer)
-    del free_at
     program.workspace_elements_bytes = total
     return total
 
@@ -350,4 +351,5 @@ PASSES = {
     "sine with cosine": pair_sine_cosine,
     "fused multiply-add": fuse_multiply_add,
     "dead code again": remove_dead_code,
+    "order": order_statements,
 }

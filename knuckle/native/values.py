@@ -16,6 +16,8 @@ from knuckle.native.algebra import Algebra
 from knuckle.native.ir import INDEX, Contents, Loop, Node, code_of
 
 SCALAR_LIMIT = 1024  # elements; larger arrays live in memory
+SPARSE_LIMIT = 65536  # elements; arrays of scalars may grow to this if most of their elements are constants
+SPARSE_COUNT = 4096  # elements that are not constants, in such arrays
 DENSE_LIMIT = 16  # elements; results of dense kernels stay in memory from this size on
 
 
@@ -68,8 +70,12 @@ def map_nodes(function: Callable[..., Node], *arrays: np.ndarray) -> np.ndarray:
     result = objects(shape)
     columns = [a.ravel() if a.shape == shape else np.broadcast_to(a, shape).ravel() for a in arrays]
     flat = result.reshape(-1)
+    known: dict[tuple, Node] = {}
     for i, row in enumerate(zip(*columns, strict=True)):
-        flat[i] = function(*row)
+        node = known.get(row)
+        if node is None:
+            node = known[row] = function(*row)
+        flat[i] = node
     return flat.reshape(shape)
 
 
@@ -89,7 +95,8 @@ def whole(b: Algebra, contents: Contents, shape: Sequence[int], dense: bool = Fa
 def from_numpy(b: Algebra, array) -> Value:
     array = np.asarray(array)
     dtype = code_of(array.dtype)
-    if array.size > SCALAR_LIMIT:
+    variety = np.count_nonzero(array) if array.dtype.kind == "f" else 0
+    if array.size > SCALAR_LIMIT and (array.size > SPARSE_LIMIT or variety > SCALAR_LIMIT):
         return whole(b, b.constant_table(array), array.shape)
     data = objects(array.shape)
     flat = data.reshape(-1)
@@ -243,9 +250,20 @@ def stays_in_memory(operands: Sequence[Value], shape: Sequence[int]) -> bool:
     """Whether an elementwise result of that shape is better made by a loop."""
     size = math.prod(shape)
     if size > SCALAR_LIMIT:
-        return True
+        return not all(fits_scalars(v, size) for v in operands)
     dense = [v for v in operands if isinstance(v, Memory) and v.dense]
     return bool(dense) and size >= DENSE_LIMIT
+
+
+def fits_scalars(value: Value, size: int) -> bool:
+    """Whether an array of more than a few elements is still cheap as scalars: mostly constants."""
+    if isinstance(value, Memory) or size > SPARSE_LIMIT:
+        return False
+    return value.data.size <= SCALAR_LIMIT or count_variables(value) <= SPARSE_COUNT
+
+
+def count_variables(value: Scalars) -> int:
+    return sum(node.op != "const" for node in value.data.reshape(-1))
 
 
 def broadcast_strides(value: Memory, shape: Sequence[int]) -> list[int]:
@@ -289,7 +307,7 @@ def splat_of(b: Algebra, value: Memory) -> Node | None:
 
 def broadcast_node(b: Algebra, node: Node, shape: Sequence[int], dtype: str) -> Value:
     shape = tuple(shape)
-    if math.prod(shape) > SCALAR_LIMIT:
+    if math.prod(shape) > (SPARSE_LIMIT if node.op == "const" else SCALAR_LIMIT):
         one = memory(b, from_nodes(node, dtype))
         return Memory(one.contents, one.offset, shape, (0,) * len(shape), dense=True)
     data = objects(shape)

@@ -1,0 +1,132 @@
+"""The order of straight-line code: results one by one, the cheapest to finish next, so that few values are live at a time.
+
+JAX's order is breadth first (all elements of an array, then the next array), which keeps whole arrays alive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from knuckle.native.ir import Node, Program, Region, Store, operands, sub_regions
+
+SHORTEST = 200  # statements; shorter runs stay as they are
+
+
+def order_statements(program: Program) -> None:
+    """Reorder each long run of values and stores between loops and branches."""
+    outside = _used_across_regions(program.root)
+    for region in _regions(program.root):
+        run: list = []
+        ordered: list = []
+        for statement in region.statements:
+            if isinstance(statement, (Node, Store)):
+                run.append(statement)
+                continue
+            ordered += _ordered(run, outside, region.statements)
+            ordered.append(statement)
+            run = []
+        region.statements = ordered + _ordered(run, outside, region.statements)
+
+
+def _regions(region: Region):
+    yield region
+    for statement in region.statements:
+        for inner in sub_regions(statement):
+            yield from _regions(inner)
+
+
+def _used_across_regions(root: Region) -> set[Node]:
+    """Values that loops and branches read, or that are read in another region than their own."""
+    used: set[Node] = set()
+
+    def visit(region: Region) -> None:
+        for statement in region.statements:
+            if isinstance(statement, (Node, Store)):
+                used.update(n for n in operands(statement) if n.region is not region)
+            else:
+                used.update(operands(statement))
+                for inner in sub_regions(statement):
+                    visit(inner)
+
+    visit(root)
+    return used
+
+
+def _ordered(run: list, outside: set[Node], everything: list) -> list:
+    if len(run) < SHORTEST or not _free_to_move(run):
+        return run
+    members = {s for s in run if isinstance(s, Node)}
+    later = _used_later(run, members, everything)
+    roots = [s for s in run if isinstance(s, Store) or s in outside or s in later]
+    return _by_cost(run, members, roots)
+
+
+def _free_to_move(run: list) -> bool:
+    """Whether loads and stores of the run cannot meet."""
+    stored = [s for s in run if isinstance(s, Store)]
+    loaded = {s.attr.buffer for s in run if isinstance(s, Node) and s.op == "load"}
+    if any(s.buffer in loaded for s in stored):
+        return False
+    places = Counter((s.buffer, s.index) for s in stored)
+    moving = Counter(s.buffer for s in stored if s.index.op != "const")
+    several = Counter(s.buffer for s in stored)
+    return max(places.values(), default=1) == 1 and not any(several[buffer] > 1 for buffer in moving)
+
+
+def _used_later(run: list, members: set[Node], everything: list) -> set[Node]:
+    if len(run) == len(everything):
+        return set()
+    own = set(map(id, run))
+    return {n for s in everything if id(s) not in own and isinstance(s, (Node, Store)) for n in operands(s) if n in members}
+
+
+def _by_cost(run: list, members: set[Node], roots: list) -> list:
+    """Depth first from the root that needs the fewest values still to be computed, again and again."""
+    wanted_by: dict = {}
+    for number, root in enumerate(roots):
+        wanted_by[root] = wanted_by.get(root, 0) | (1 << number)
+    for statement in reversed(run):
+        mask = wanted_by.get(statement, 0)
+        for n in operands(statement):
+            if n in members:
+                wanted_by[n] = wanted_by.get(n, 0) | mask
+    width = -(-len(roots) // 8)
+    remaining = np.zeros(width * 8, dtype=np.int64)
+    for statement in run:
+        remaining += _bits(wanted_by.get(statement, 0), width)
+    remaining[len(roots) :] = np.iinfo(np.int64).max
+    done: set = set()
+    ordered: list = []
+    for _ in roots:
+        number = int(np.argmin(remaining))
+        remaining[number] = np.iinfo(np.int64).max // 2
+        for statement in _depth_first(roots[number], members, done):
+            ordered.append(statement)
+            remaining -= _bits(wanted_by.get(statement, 0), width)
+    return ordered
+
+
+def _bits(mask: int, width: int) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(mask.to_bytes(width, "little"), np.uint8), bitorder="little")
+
+
+def _depth_first(root, members: set[Node], done: set):
+    """What `root` still needs, operands first, then `root`."""
+    if root in done:
+        return
+    stack = [(root, iter(operands(root)))]
+    done.add(root)
+    while stack:
+        statement, rest = stack[-1]
+        for n in rest:
+            if n in members and n not in done:
+                done.add(n)
+                stack.append((n, iter(n.args)))
+                break
+        else:
+            stack.pop()
+            yield statement
+
+
