@@ -58,8 +58,9 @@ def read(
 
 @dataclass
 class _Shapes:
-    """What yourdfpy does not keep of the shapes of a clean tree, by their new, unique names in the file's order."""
+    """What yourdfpy does not keep of the shapes of a clean tree, by their new, unique names."""
 
+    order: dict[str, int] = field(default_factory=dict)  # in the file
     line: dict[str, int | None] = field(default_factory=dict)
     capsules: set[str] = field(default_factory=set)
     material: dict[str, Element | None] = field(default_factory=dict)
@@ -148,8 +149,10 @@ class _Reader:
             name = stack.pop()
             ordered.append(links[name])
             stack.extend(reversed(children.get(name, [])))
-        for name in links.keys() - {link.name for link in ordered}:
-            self._error("link", name, "hangs in a ring of joints, not on the root")
+        reached = {link.name for link in ordered}
+        for name in links:
+            if name not in reached:
+                self._error("link", name, "hangs in a ring of joints, not on the root")
         return None if self.findings.errors else ordered
 
     def _unique(self, tag: str, elements) -> dict:
@@ -225,8 +228,7 @@ class _Reader:
         return mass, position, (turn @ matrix @ turn.T)[ROWS, COLUMNS]
 
     def _link_shapes(self, link) -> list[Shape]:
-        order = {name: k for k, name in enumerate(self.shapes.line)}
-        elements = sorted((*link.visuals, *link.collisions), key=lambda e: order[e.name])
+        elements = sorted((*link.visuals, *link.collisions), key=lambda e: self.shapes.order[e.name])
         touching = {collision.name for collision in link.collisions}
         shapes = [self._shape(link.name, e, contact=int(e.name in touching)) for e in elements]
         return [shape for shape in shapes if shape is not None]
@@ -384,8 +386,9 @@ def _name_shapes(clean: Element) -> _Shapes:
     for link in clean.findall("link"):
         for number, element in enumerate(e for e in link if e.tag in ("visual", "collision")):
             name = element.get("name") or f"{link.get('name')}_{element.tag}{number}"
-            while name in shapes.line:
-                name += "_"
+            while name in shapes.order:
+                name = f"{name}_{len(shapes.order)}"
+            shapes.order[name] = len(shapes.order)
             element.set("name", name)
             shapes.line[name] = int(element.attrib.pop("line")) or None
             shapes.material[name] = element.find("material")
