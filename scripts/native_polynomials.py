@@ -66,6 +66,45 @@ QUARTER = mp.pi / 4 * (1 + mpf(2) ** -10)
 THIRD = mpf(1) / 3
 LOG_Z = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mpf("1.001")
 
+ERFC_MIDDLE = mpf(4)
+
+
+def log_tail_beyond_cube(z: Number) -> Number:
+    return (half_log_ratio(z) - THIRD) / z if z else mpf(1) / 5
+
+
+def erf_tail(z: Number) -> Number:
+    x = mp.sqrt(z)
+    return (mp.erf(x) / x - 2 / mp.sqrt(mp.pi)) / z if z else -2 / (3 * mp.sqrt(mp.pi))
+
+
+def scaled_erfc(x: Number) -> Number:
+    """(1 + 2x) exp(x^2) erfc(x): between 1 and 1.3 for all x >= 0 (Shepherd and Laframboise 1981)."""
+    return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+
+
+def erfc_tail(t: Number) -> Number:
+    def slope(x: Number) -> Number:
+        return mp.diff(scaled_erfc, x) * 2 * ERFC_MIDDLE
+
+    x = ERFC_MIDDLE * (1 + t) / (1 - t)
+    return (scaled_erfc(x) - scaled_erfc(ERFC_MIDDLE)) / t if t else slope(ERFC_MIDDLE)
+
+
+def erf_inv_of_w(w: Number) -> Number:
+    """erf_inv(x)/x as a function of w = -log(1 - x^2)."""
+    if not w:
+        return mp.sqrt(mp.pi) / 2
+    x = mp.sqrt(-mp.expm1(-w))
+    log_of_rest = -w - mp.log1p(x)  # log(1 - x)
+    start = mp.sqrt(mp.pi) / 2 * x if w < 3 else mp.sqrt(w)
+    return mp.findroot(lambda y: mp.log(mp.erfc(y)) - log_of_rest, start) / x
+
+
+def erf_inv_of_root(middle: Number) -> Real:
+    return lambda u: erf_inv_of_w((u + middle) ** 2) - (u + middle)
+
+
 # name: (what it is, function, low, high, degree above, degree below)
 FITS: dict[str, tuple[str, Real, Number, Number, int, int]] = {
     "EXP_TAIL": (
@@ -87,6 +126,35 @@ FITS: dict[str, tuple[str, Real, Number, Number, int, int]] = {
         0,
     ),
     "TANH_TAIL": ("(tanh(x)/x - 1) / x^2 in x^2", odd_tail(mp.tanh, -THIRD), mpf(0), mpf("0.391"), 3, 3),
+    "LOG_TAIL_5": ("(atanh(s) - s - s^3/3) / s^5 in s^2", log_tail_beyond_cube, mpf(0), LOG_Z, 6, 0),
+    "ASIN_TAIL": ("(asin(x)/x - 1) / x^2 in x^2", odd_tail(mp.asin, mpf(1) / 6), mpf(0), mpf("0.2501"), 12, 0),
+    "ERF_TAIL": ("erf(x)/x - 2/sqrt(pi), over x^2, in x^2", erf_tail, mpf(0), mpf("1.0001"), 12, 0),
+    "ERFC_TAIL": (
+        "(w(t) - w(0)) / t, w = (1 + 2x) exp(x^2) erfc(x) in t = (x - 4)/(x + 4)",
+        erfc_tail,
+        (mpf("0.49") - ERFC_MIDDLE) / (mpf("0.49") + ERFC_MIDDLE),
+        (mpf(28) - ERFC_MIDDLE) / (mpf(28) + ERFC_MIDDLE),
+        27,
+        0,
+    ),
+    "ERF_INV_LOW": ("erf_inv(x)/x in w = -log(1 - x^2) below 4", erf_inv_of_w, mpf(0), mpf("4.001"), 19, 0),
+    "ERF_INV_MIDDLE": (
+        "erf_inv(x)/x - sqrt(w) in sqrt(w) - 3, w from 4 to 16",
+        erf_inv_of_root(mpf(3)),
+        mpf("-1.001"),
+        mpf("1.001"),
+        26,
+        0,
+    ),
+    "ERF_INV_HIGH": (
+        "erf_inv(x)/x - sqrt(w) in sqrt(w) - 5, w from 16 on",
+        erf_inv_of_root(mpf(5)),
+        mpf("-1.001"),
+        mpf("1.01"),
+        18,
+        0,
+    ),
+    "CBRT_GUESS": ("cube root", mp.cbrt, mpf("0.35"), mpf("2.83"), 5, 0),
     "ATAN_TAIL": ("(atan(u)/u - 1) / u^2 in u^2", odd_tail(mp.atan, -THIRD), mpf(0), mpf("0.29845"), 13, 0),
 }
 
@@ -126,6 +194,10 @@ def main() -> None:
     print_split("LOG2_E", 1 / mp.log(2), 2)
     print_split("PI_HALF", mp.pi / 2, 3)
     print_split("PI_QUARTER", mp.pi / 4, 2)
+    print_split("TWO_OVER_SQRT_PI", 2 / mp.sqrt(mp.pi), 2)
+    print_split("THIRD", THIRD, 2)
+    print_split("SCALED_ERFC_AT_MIDDLE", scaled_erfc(ERFC_MIDDLE), 2)
+    print(f"ERFC_MIDDLE = {float(ERFC_MIDDLE)!r}")
     print(f"TWO_OVER_PI = {float(2 / mp.pi)!r}")
     print("\n# 2/pi in 64-bit words behind one word of zeros\nTWO_OVER_PI_WORDS = (")
     for word in two_over_pi_words(20):

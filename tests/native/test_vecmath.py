@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 import mpmath
 import numpy as np
 import pytest
+import scipy.special
 from llvmlite import ir
 
 from knuckle.native import vecmath
@@ -119,33 +120,68 @@ def near_multiples_of_half_pi() -> np.ndarray:
 SAMPLES = {
     "sin": [middle(-7, 7), near_multiples_of_half_pi()],
     "cos": [middle(-7, 7), near_multiples_of_half_pi()],
+    "tan": [middle(-7, 7), near_multiples_of_half_pi()],
+    "asin": [middle(-1, 1), 1 - 10.0 ** middle(-16, 0)],
+    "acos": [middle(-1, 1), 1 - 10.0 ** middle(-16, 0)],
+    "atan": [middle(-3, 3)],
     "exp": [middle(-1, 1), middle(-746, 710)],
-    "log": [middle(0, 2), 1 + middle(-1e-3, 1e-3)],
+    "exp2": [middle(-1, 1), middle(-1075, 1024)],
+    "expm1": [middle(-1, 1), middle(-60, 710), 10.0 ** middle(-20, 0)],
+    "sinh": [middle(-2, 2), middle(-711, 711), 10.0 ** middle(-20, 0)],
+    "cosh": [middle(-2, 2), middle(-711, 711)],
     "tanh": [middle(-1, 1), middle(-25, 25)],
+    "logistic": [middle(-5, 5), middle(-746, 50)],
+    "log": [middle(0, 2), 1 + middle(-1e-3, 1e-3)],
+    "log2": [middle(0, 2), 1 + middle(-1e-3, 1e-3), 2.0 ** np.arange(-1074, 1024)],
+    "log1p": [middle(-1, 1), middle(-1, 5), 10.0 ** middle(-20, 0), 10.0 ** middle(-17, 0) - 1],
+    "asinh": [middle(-2, 2), 10.0 ** middle(-20, 20)],
+    "acosh": [middle(1, 3), 1 + 10.0 ** middle(-16, 20)],
+    "atanh": [middle(-1, 1), 10.0 ** middle(-20, 0), 1 - 10.0 ** middle(-16, 0)],
+    "erf": [middle(-2, 2), middle(-6, 6)],
+    "erfc": [middle(-2, 2), middle(-6, 28)],
+    "erf_inv": [middle(-1, 1), 10.0 ** middle(-20, 0), 1 - 10.0 ** middle(-16, 0)],
+    "cbrt": [middle(-10, 10), np.arange(-50.0, 50.0) ** 3],
 }
 REFERENCE = {
-    "sin": mp.sin,
-    "cos": mp.cos,
-    "exp": mp.exp,
-    "log": mp.log,
-    "tanh": mp.tanh,
+    **{name: getattr(mp, name) for name in SAMPLES if hasattr(mp, name)},
+    "exp2": lambda x: mp.power(2, x),
+    "logistic": lambda x: 1 / (1 + mp.exp(-x)),
+    "log2": lambda x: mp.log(x) / mp.log(2),
+    "erf_inv": lambda x: erf_inv(x),
+    "cbrt": lambda x: mp.sign(x) * mp.cbrt(abs(x)),
     "atan2": mp.atan2,
+    "pow": mp.power,
 }
 LIBM = {
-    "sin": np.sin,
-    "cos": np.cos,
-    "exp": np.exp,
-    "log": np.log,
-    "tanh": np.tanh,
-    "atan2": np.arctan2,
+    **{name: getattr(np, name) for name in ("sin", "cos", "tan", "exp", "exp2", "expm1", "sinh", "cosh", "tanh")},
+    **{name: getattr(np, name) for name in ("log", "log2", "log1p", "cbrt")},
+    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")},
+    "logistic": scipy.special.expit,
+    "erf": scipy.special.erf,
+    "erfc": scipy.special.erfc,
+    "erf_inv": lambda x: np.copysign(scipy.special.erfinv(x), x),
+    "pow": np.float_power,
 }
-DOMAIN = {"log": (0.0, np.inf)}
+POSITIVE, UNIT = (0.0, np.inf), (-1.0, 1.0)
+DOMAIN = {"log": POSITIVE, "log2": POSITIVE, "log1p": (-1.0, np.inf), "acosh": (1.0, np.inf)}
+DOMAIN |= {"asin": UNIT, "acos": UNIT, "atanh": UNIT, "erf_inv": UNIT}
+POLES = {"log": [0.0], "log2": [0.0], "log1p": [-1.0], "atanh": [1.0, -1.0], "erf_inv": [1.0, -1.0]}
+
+
+def erf_inv(y: Any) -> Any:
+    """Newton's method on log erfc, which mpmath's own does not follow close to 1."""
+    size = abs(y)
+    if size < mpmath.mpf(10) ** -30:
+        return y * mp.sqrt(mp.pi) / 2
+    start = mp.mpf(float(scipy.special.erfinv(float(size)))) if size < 0.9 else mp.sqrt(-mp.log((1 - size) * 2))
+    return mp.sign(y) * mp.findroot(lambda x: mp.log(mp.erfc(x)) - mp.log(1 - size), start)
 
 
 def samples_of(name: str) -> np.ndarray:
     values = np.concatenate([*SAMPLES[name], any_magnitude(), beside(EDGES)])
     low, high = DOMAIN.get(name, (-np.inf, np.inf))
-    return values[(values >= low) & (values <= high) & np.isfinite(values)]
+    inside = (values >= low) & (values <= high) & np.isfinite(values)
+    return values[inside & ~np.isin(values, POLES.get(name, []))]
 
 
 def padded(values: np.ndarray, lanes: int = 16) -> np.ndarray:
@@ -153,7 +189,7 @@ def padded(values: np.ndarray, lanes: int = 16) -> np.ndarray:
 
 
 def ulp_error(got: float, exact: Any) -> float:
-    """Distance in units in the last place of the exact value; infinite only where the exact value rounds to infinity."""
+    """Distance in units in the last place of the exact value; an infinite result must be what it rounds to."""
     if np.isinf(got):
         return 0.0 if float(exact) == got else np.inf
     exponent = mp.frexp(exact)[1] if exact else -1074
@@ -179,7 +215,17 @@ def pairs_of(name: str) -> tuple[np.ndarray, np.ndarray]:
     edges = edges[edges != 0]
     x = np.concatenate([middle(-3, 3), any_magnitude(), np.repeat(edges, edges.size)[::3]])
     y = np.concatenate([middle(-3, 3)[::-1], any_magnitude()[::-1], np.tile(edges, edges.size)[::3]])
-    return x, y
+    return (x, y) if name == "atan2" else powers(np.abs(x))
+
+
+def powers(bases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Exponents for positive bases so that results cover all magnitudes, and some that are plain numbers."""
+    bases = np.concatenate([bases, 1 + middle(-1e-6, 1e-6), middle(0, 100)])
+    with np.errstate(divide="ignore"):
+        spread = rng().uniform(-746, 711, bases.size) / np.log(bases)
+    plain = rng().choice([2.0, 3.0, -1.0, 0.5, -2.5, 1 / 3, 7.0, 1e-3], bases.size)
+    exponents = np.where(np.isfinite(spread) & (rng().random(bases.size) < 0.7), spread, plain)
+    return bases, exponents
 
 
 @pytest.mark.parametrize("name", sorted(vecmath.BINARY))

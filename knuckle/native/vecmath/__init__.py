@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from . import exponential, trigonometric
+from . import exponential, inverse, logarithm, special, trigonometric
 from .lanes import DOUBLE, Lanes, lane_count, with_lanes
 
 FLOAT = ir.FloatType()
@@ -20,12 +20,31 @@ LANE_COUNTS = (1, 2, 4, 8, 16)
 UNARY: dict[str, Callable[[Lanes], Lanes]] = {
     "sin": trigonometric.sin,
     "cos": trigonometric.cos,
+    "tan": trigonometric.tan,
+    "asin": inverse.asin,
+    "acos": inverse.acos,
+    "atan": inverse.atan,
     "exp": exponential.exp,
-    "log": exponential.log,
+    "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
+    "sinh": exponential.sinh,
+    "cosh": exponential.cosh,
     "tanh": exponential.tanh,
+    "logistic": exponential.logistic,
+    "log": logarithm.log,
+    "log2": logarithm.log2,
+    "log1p": logarithm.log1p,
+    "asinh": logarithm.asinh,
+    "acosh": logarithm.acosh,
+    "atanh": logarithm.atanh,
+    "erf": special.erf,
+    "erfc": special.erfc,
+    "erf_inv": special.erf_inv,
+    "cbrt": special.cbrt,
 }
 BINARY: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
-    "atan2": trigonometric.atan2,
+    "atan2": inverse.atan2,
+    "pow": logarithm.pow,
 }
 PAIRS: dict[str, Callable[[Lanes], tuple[Lanes, Lanes]]] = {
     "sincos": trigonometric.sincos,

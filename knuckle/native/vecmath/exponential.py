@@ -1,16 +1,15 @@
-"""exp, log and tanh: argument reduction by powers of two, then a polynomial."""
+"""exp and its kin: argument reduction by powers of two, then a polynomial."""
 
 from __future__ import annotations
 
-from .coefficients import EXP_TAIL, LN2, LOG2_E, LOG_TAIL, TANH_TAIL, TANH_TAIL_BELOW
-from .lanes import Lanes, polynomial
+from .coefficients import EXP_TAIL, LN2, LOG2_E, TANH_TAIL, TANH_TAIL_BELOW
+from .lanes import Lanes, polynomial, sum_in_any_order, two_sum
 
 ROUND_TO_INTEGER = 1.5 * 2.0**52  # adding it leaves the nearest integer in the low bits
 EXPONENT_OF_ONE = 1023
 MANTISSA_BITS = 52
 INFINITY = float("inf")
-SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-SMALLEST_NORMAL = 2.0**-1022
+EXP_HIGH, EXP_LOW = 710.0, -746.0  # beyond, e^x is infinite or zero
 
 
 def nearest_integer(x: Lanes) -> tuple[Lanes, Lanes]:
@@ -31,43 +30,88 @@ def scale_by_power(x: Lanes, k: Lanes) -> Lanes:
     return x * power_of_two(half) * power_of_two(k - half)
 
 
+def clamp(x: Lanes, low: float, high: float) -> Lanes:
+    """x within [low, high]; NaN stays."""
+    x = (x > high).select(high, x)
+    return (x < low).select(low, x)
+
+
+def reduce_exponent(x: Lanes) -> tuple[Lanes, Lanes]:
+    """x = k ln 2 + r with |r| <= ln(2)/2: (r, k)."""
+    number, k = nearest_integer(x * LOG2_E[0])
+    r = number.fma(-LN2[0], x)
+    return number.fma(-LN2[1], r), k
+
+
+def expm1_reduced(r: Lanes) -> Lanes:
+    """e^r - 1 for |r| <= ln(2)/2."""
+    return (r * r).fma(polynomial(EXP_TAIL, r), r)
+
+
 def exp(x: Lanes) -> Lanes:
     """e^x."""
-    inside = (x > 710.0).select(710.0, x)
-    inside = (inside < -746.0).select(-746.0, inside)
+    r, k = reduce_exponent(clamp(x, EXP_LOW, EXP_HIGH))
+    return scale_by_power(expm1_reduced(r) + 1.0, k)
+
+
+def expm1_of_sum(r: Lanes, low: Lanes) -> Lanes:
+    """e^(r + low) - 1 for |r| <= ln(2)/2 and a low part of up to about 2^-40: e^r - 1 + low e^r."""
+    square_term = r * r * polynomial(EXP_TAIL, r)
+    return r + (square_term + low.fma(r + square_term, low))
+
+
+def exp_of_sum(high: Lanes, low: Lanes) -> Lanes:
+    """e^(high + low) for a low part below the last place of the high one."""
+    inside = clamp(high, EXP_LOW, EXP_HIGH)
+    r, k = reduce_exponent(inside)
+    low = (high.equals(inside) & (low.abs() < 1.0)).select(low, 0.0)
+    return scale_by_power(expm1_of_sum(r, low) + 1.0, k)
+
+
+def exp2(x: Lanes) -> Lanes:
+    """2^x."""
+    inside = clamp(x, -1076.0, 1025.0)
+    number, k = nearest_integer(inside)
+    fraction = inside - number
+    r = fraction * LN2[0]
+    low = fraction.fma(LN2[1], fraction.fma(LN2[0], -r))
+    return scale_by_power(r + (r * r).fma(polynomial(EXP_TAIL, r), low) + 1.0, k)
+
+
+def expm1(x: Lanes) -> Lanes:
+    """e^x - 1 = 2^k (e^r - 1) + (2^k - 1), with r as a sum of two doubles."""
+    inside = clamp(x, -60.0, EXP_HIGH)
     number, k = nearest_integer(inside * LOG2_E[0])
-    r = number.fma(-LN2[0], inside)
-    r = number.fma(-LN2[1], r)
-    result = (r * r).fma(polynomial(EXP_TAIL, r), r) + 1.0
-    return scale_by_power(result, k)
+    leading = number.fma(-LN2[0], inside)
+    r = number.fma(-LN2[1], leading)
+    r_low = number.fma(-LN2[1], leading - r)
+    top = k > 1023
+    scale = power_of_two(top.select(1023, k))
+    total, lost = sum_in_any_order(scale - 1.0, scale * r)
+    result = total + scale.fma((r * r).fma(polynomial(EXP_TAIL, r), r_low), lost)
+    return x.equals(0.0).select(x, result * top.select(scale.like(2.0), 1.0))
 
 
-def split_exponent(x: Lanes) -> tuple[Lanes, Lanes]:
-    """x > 0 as m * 2^k with m in [sqrt(1/2), sqrt(2)), k as a double."""
-    tiny = x < SMALLEST_NORMAL
-    bits = tiny.select(x * 2.0**54, x).bits()
-    k = (bits - SQRT_HALF_BITS).shift_signed(MANTISSA_BITS)
-    m = (bits - (k << MANTISSA_BITS)).as_double()
-    return m, k.to_double() - tiny.select(m.like(54.0), 0.0)
+def _quarter_exponentials(size: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
+    """e^x/4 and e^-x/4 for x >= 0, each as a power of two and the rest: (a, a_rest, b, b_rest)."""
+    r, k = reduce_exponent(clamp(size, 0.0, 710.8))
+    grown = power_of_two(k - 2)
+    shrunk = power_of_two(-2 - (k > 1000).select(1000, k))
+    return grown, grown * expm1_reduced(r), shrunk, shrunk * expm1_reduced(-r)
 
 
-def log_special(x: Lanes, result: Lanes, at_zero: float = -INFINITY) -> Lanes:
-    """The result, corrected for x = 0, x < 0, infinity and NaN."""
-    result = (x < INFINITY).select(result, x)
-    result = x.equals(0.0).select(at_zero, result)
-    return (x < 0.0).select(float("nan"), result)
+def sinh(x: Lanes) -> Lanes:
+    """(e^x - e^-x)/2 without cancellation: powers of two and rests are subtracted apart."""
+    size = x.abs()
+    grown, grown_rest, shrunk, shrunk_rest = _quarter_exponentials(size)
+    result = ((grown - shrunk) + (grown_rest - shrunk_rest)) * 2.0
+    return (size < 2.0**-28).select(size, result).copysign(x)
 
 
-def log(x: Lanes) -> Lanes:
-    """Natural logarithm: with f = m - 1 and s = f/(2 + f), log(m) = f - (f^2/2 - s (f^2/2 + R)) (fdlibm e_log.c)."""
-    m, k = split_exponent(x)
-    f = m - 1.0
-    s = f / (f + 2.0)
-    z = s * s
-    half_square = f * f * 0.5
-    tail = polynomial(LOG_TAIL, z) * z * 2.0
-    correction = k.fma(LN2[1], s * (half_square + tail)) - half_square
-    return log_special(x, k.fma(LN2[0], f + correction))
+def cosh(x: Lanes) -> Lanes:
+    """(e^x + e^-x)/2."""
+    grown, grown_rest, shrunk, shrunk_rest = _quarter_exponentials(x.abs())
+    return ((grown + shrunk) + (grown_rest + shrunk_rest)) * 2.0
 
 
 def tanh(x: Lanes) -> Lanes:
@@ -79,3 +123,22 @@ def tanh(x: Lanes) -> Lanes:
     below = small.select(polynomial(TANH_TAIL_BELOW, z), exp(size + size) + 1.0)
     ratio = above / below
     return small.select(size.fma(ratio, size), 1.0 - ratio).copysign(x)
+
+
+def logistic(x: Lanes) -> Lanes:
+    """1/(1 + e^-x): with e = e^-|x| it is e/(1 + e) or 1/(1 + e), the division corrected by its remainder."""
+    size = clamp(x.abs(), 0.0, 746.0)
+    r, k = reduce_exponent(-size)
+    rest = expm1_reduced(r)
+    far = size > 40.0
+    scale = power_of_two((k < -64).select(-64, k))
+    high, low = two_sum(scale, scale * rest)
+    negative = x < 0.0
+    top, top_low = negative.select(high, 1.0), negative.select(low, 0.0)
+    bottom, bottom_low = two_sum(high.like(1.0), high)
+    inverse = 1.0 / bottom
+    quotient = top * inverse
+    remainder = quotient.fma(-bottom, top) + quotient.fma(-(bottom_low + low), top_low)
+    near = remainder.fma(inverse, quotient)
+    limit = negative.select(scale_by_power(rest + 1.0, k), 1.0)
+    return far.select(limit, near)

@@ -79,7 +79,8 @@ class Lanes:
         return self.like(other) / self
 
     def __neg__(self) -> Lanes:
-        return Lanes(self.builder, self.builder.fneg(self.value))
+        negate = self.builder.fneg if self.is_float else self.builder.neg
+        return Lanes(self.builder, negate(self.value))
 
     def __and__(self, other: int | Lanes) -> Lanes:
         return self._binary("and_", other)
@@ -205,6 +206,13 @@ def two_sum(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
     """a + b as a rounded sum and its exact error, |a| >= |b| (Dekker)."""
     total = a + b
     return total, b - (total - a)
+
+
+def sum_in_any_order(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+    """a + b as a rounded sum and its exact error (Knuth)."""
+    total = a + b
+    b_seen = total - a
+    return total, (a - (total - b_seen)) + (b - b_seen)
 
 
 def two_product(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:

@@ -1,4 +1,4 @@
-"""sin, cos and atan2 of doubles."""
+"""sin, cos and tan."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 from llvmlite import ir
 
 from .coefficients import (
-    ATAN_TAIL,
     COS_TAIL,
     PI_HALF,
-    PI_QUARTER,
     SIN_TAIL,
     TWO_OVER_PI,
     TWO_OVER_PI_WORDS,
 )
 from .exponential import INFINITY, nearest_integer
-from .lanes import DOUBLE, I64, SIGN_BIT, Lanes, lane_count, polynomial
+from .lanes import DOUBLE, I64, SIGN_BIT, Lanes, lane_count, polynomial, two_sum
 
 HUGE_ANGLE = 2.0**30  # up to here three parts of pi/2 suffice: their first product is exact under fma
 WIDE = ir.IntType(192)
@@ -158,33 +156,18 @@ def cos(x: Lanes) -> Lanes:
     return sincos(x)[1]
 
 
-def atan_ratio(small: Lanes, large: Lanes) -> tuple[Lanes, Lanes]:
-    """atan(small/large) for 0 <= small <= large, 0 < large < 2^1023, as (v, k): the angle is v + k pi/4 with |v| <= 1/2.
-
-    Beyond tan(1/2) the difference above is exact and the angle at least 1/2, so the rounding of u counts little.
-    """
-    beyond = small > large * 0.5463024898437905
-    above = beyond.select(small - large, small)
-    below = beyond.select(small + large, large)
-    u = above / below
-    z = u * u
-    v = (u * z).fma(polynomial(ATAN_TAIL, z), u)
-    return v, beyond.select(v.like(1.0), 0.0)
-
-
-def atan2(y: Lanes, x: Lanes) -> Lanes:
-    """The angle of the point (x, y), with C's conventions for zeros and infinities."""
-    size_x, size_y = x.abs(), y.abs()
-    steep = size_y > size_x
-    large = steep.select(size_y, size_x)
-    small = steep.select(size_x, size_y)
-    scale = (large > 2.0**1000).select(large.like(2.0**-4), (large < 2.0**-900).select(large.like(2.0**120), 1.0))
-    infinite = large.equals(INFINITY)
-    ratio_top = infinite.select(small.equals(INFINITY).select(small.like(1.0), 0.0), small * scale)
-    ratio_bottom = (infinite | large.equals(0.0)).select(1.0, large * scale)
-    v, k = atan_ratio(ratio_top, ratio_bottom)
-    v, k = steep.select(-v, v), steep.select(2.0 - k, k)
-    left = x.bits() < 0
-    v, k = left.select(-v, v), left.select(4.0 - k, k)
-    angle = k.fma(PI_QUARTER[0], k.fma(PI_QUARTER[1], v)).copysign(y)
-    return (x.is_nan() | y.is_nan()).select(x + y, angle)
+def tan(x: Lanes) -> Lanes:
+    """sin/cos or -cos/sin of the reduced angle, in two doubles each, the division corrected by its remainder."""
+    r, quadrant = reduce_angle(x.abs())
+    z = r * r
+    sine, sine_low = r, (z * r) * polynomial(SIN_TAIL, z)
+    cosine = z.fma(-0.5, 1.0)
+    cosine_low = (z * z).fma(polynomial(COS_TAIL, z), z.fma(-0.5, 1.0 - cosine))
+    odd = (quadrant & 1).equals(1)
+    top, top_low = odd.select(cosine, sine), odd.select(cosine_low, sine_low)
+    bottom, bottom_low = odd.select(sine, cosine), odd.select(sine_low, cosine_low)
+    bottom, bottom_low = two_sum(bottom, bottom_low)
+    quotient = top / bottom
+    remainder = quotient.fma(-bottom, top) + quotient.fma(-bottom_low, top_low)
+    result = quotient + remainder / bottom
+    return result.flip_sign(((quadrant & 1) << 63) ^ x.sign_bit())
