@@ -1,7 +1,7 @@
 """Scalar operations with folding and exact identities, built on the hash-consing `Builder`.
 
-The identities keep IEEE results, but for three that are documented: a product with a constant zero is zero whatever the
-other factor, x + 0 is x (the sign of a zero may differ), and 0 / x is 0. Negations move outwards and commutative operands
+The identities keep IEEE results, but for three that are documented: a product with a constant zero is zero whatever
+the other factor, x + 0 is x (the sign of a zero may differ), and 0 / x is 0. Negations move outwards and commutative operands
 stand in one order, so that more values are shared. a - a is never folded: it is NaN for infinity and NaN.
 """
 
@@ -30,7 +30,11 @@ def _truncated_divide(a, b):
 def _remainder(a, b):
     if a.dtype.kind == "f":
         return np.fmod(a, b)
-    return a if b == 0 else np.array(int(math.fmod(int(a), int(b))) if abs(int(a)) < 2**53 else _exact_rem(a, b)).astype(a.dtype)[()]
+    return (
+        a
+        if b == 0
+        else np.array(int(math.fmod(int(a), int(b))) if abs(int(a)) < 2**53 else _exact_rem(a, b)).astype(a.dtype)[()]
+    )
 
 
 def _exact_rem(a, b) -> int:
@@ -310,7 +314,9 @@ def _converted(value, dtype: str):
         if np.isnan(value):
             return 0
         limits = np.iinfo(dtype)
-        return int(min(max(float(np.trunc(value)), limits.min), limits.max)) if np.isfinite(value) else (
-            limits.max if value > 0 else limits.min
+        return (
+            int(min(max(float(np.trunc(value)), limits.min), limits.max))
+            if np.isfinite(value)
+            else (limits.max if value > 0 else limits.min)
         )
     return value

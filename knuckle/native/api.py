@@ -1,118 +1,201 @@
-"""`jit`: a drop-in for `jax.jit` on the CPU, for functions of small static shapes."""
+"""`jit` and `vmap`: native code as a drop-in for JAX's own, on the CPU and for functions of small static shapes."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from knuckle.native.compile import Compiled, compile_jaxpr
-from knuckle.native.runtime import Function
+from knuckle.native.compile import Compiled
+from knuckle.native.ffi import Program
 
-ARRAY_LIKE = (np.ndarray, np.generic, jax.Array, bool, int, float)
-
-
-@dataclass(frozen=True)
-class Specialised:
-    """A function compiled for one structure of arguments: call it with flat leaves."""
-
-    compiled: Compiled
-    run: Function
-    out_tree: Any
-    closed_jaxpr: Any
+NUMBERS = (bool, int, float)
 
 
 def leaf_key(leaf: Any) -> tuple:
     """What of a leaf the compiled code depends on."""
-    if isinstance(leaf, (bool, int, float)) and not isinstance(leaf, np.generic):
-        return (type(leaf),)
-    return (leaf.shape, leaf.dtype)
+    return (type(leaf),) if type(leaf) in NUMBERS else (leaf.shape, leaf.dtype)
 
 
-def check_leaves(leaves: Sequence[tuple[Any, Any]]) -> None:
-    for path, leaf in leaves:
-        if not isinstance(leaf, ARRAY_LIKE):
-            where = jax.tree_util.keystr(path)
-            raise TypeError(f"native: expected an array or a number at arguments{where}, got {type(leaf).__name__} {leaf!r:.60}")
-        if hasattr(leaf, "dtype") and np.dtype(leaf.dtype).kind not in "fiub":
-            where = jax.tree_util.keystr(path)
-            raise TypeError(f"native: expected floats, integers or booleans at arguments{where}, got dtype {leaf.dtype}")
+def check_leaves(arguments: Any) -> None:
+    """An error for the first leaf that is not an array or a number."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arguments)[0]:
+        where = _where(path)
+        if not isinstance(leaf, (np.ndarray, np.generic, jax.Array, *NUMBERS)):
+            raise TypeError(f"native: expected an array or a number at {where}, got {type(leaf).__name__} {leaf!r:.60}")
+        if hasattr(leaf, "dtype") and (not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind not in "fiub"):
+            raise TypeError(f"native: expected floats, integers or booleans at {where}, got dtype {leaf.dtype}")
 
 
-def specialise(function: Callable, tree: Any, leaves: Sequence[Any]) -> Specialised:
-    """Trace and compile `function` for arguments of this structure, shapes and dtypes."""
-    args, kwargs = jax.tree.unflatten(tree, range(len(leaves)))
-    check_leaves(jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, list(leaves)))[0])
-    del args, kwargs
+def _where(path) -> str:
+    """A leaf of (args, kwargs) in the words of the caller."""
+    inner = jax.tree_util.keystr(path[2:])
+    position = path[1].idx if hasattr(path[1], "idx") else repr(path[1].key)
+    return f"argument {position}{inner}"
+
+
+def traced(function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Any, Any]:
+    """The jaxpr of `function` on flat leaves of (args, kwargs), and the tree of its result."""
     out_tree = None
 
     def flat(*values):
         nonlocal out_tree
-        call_args, call_kwargs = jax.tree.unflatten(tree, values)
-        result, out_tree = jax.tree.flatten(function(*call_args, **call_kwargs))
+        args, kwargs = jax.tree.unflatten(tree, values)
+        result, out_tree = jax.tree.flatten(function(*args, **kwargs))
         return result
 
-    closed = jax.make_jaxpr(flat)(*leaves)
-    compiled = compile_jaxpr(closed)
-    return Specialised(compiled, Function(compiled, compiled.in_avals, compiled.out_avals), out_tree, closed)
+    return jax.make_jaxpr(flat)(*leaves), out_tree
 
 
-class Jitted:
-    """A function that compiles itself to native code for each structure, shape and dtype of its arguments."""
+class Native:
+    """A function that compiles itself for each structure, shape and dtype of its arguments."""
 
     def __init__(self, function: Callable, static_argnums: Sequence[int] = (), static_argnames: Sequence[str] = ()):
         self.function = function
-        self._static_numbers = tuple(static_argnums)
-        self._static_names = tuple(static_argnames)
-        self._versions: dict[Any, Specialised] = {}
+        self._static_numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+        self._static_names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self._versions: dict[Any, tuple[Program, Any]] = {}
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        version, leaves = self._version(args, kwargs)
-        return jax.tree.unflatten(version.out_tree, version.run(*leaves))
+        program, out_tree, leaves = self._version(args, kwargs)
+        return jax.tree.unflatten(out_tree, program(*leaves))
 
     def compiled(self, *args: Any, **kwargs: Any) -> Compiled:
-        """The machine code for these arguments, with its `report()`."""
-        return self._version(args, kwargs)[0].compiled
+        """The machine code for these arguments; see its `report()`."""
+        code = self._version(args, kwargs)[0].function().code
+        assert isinstance(code, Compiled)
+        return code
 
-    def _version(self, args: tuple, kwargs: dict) -> tuple[Specialised, list[Any]]:
+    def _version(self, args: tuple, kwargs: dict) -> tuple[Program, Any, list[Any]]:
         function, static = self.function, ()
         if self._static_numbers or self._static_names:
             function, args, kwargs, static = self._bind_static(args, kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         try:
-            key = (tree, static, jax.config.jax_enable_x64, *[leaf_key(leaf) for leaf in leaves])  # type: ignore[attr-defined]
+            key = (tree, static, jax.config.jax_enable_x64, *map(leaf_key, leaves))  # type: ignore[attr-defined]
             found = self._versions.get(key)
         except (AttributeError, TypeError):
-            check_leaves(jax.tree_util.tree_flatten_with_path((args, kwargs))[0])
+            check_leaves((args, kwargs))
             raise
         if found is None:
-            found = self._versions[key] = specialise(function, tree, leaves)
-        return found, leaves
+            check_leaves((args, kwargs))
+            found = self._versions[key] = self._specialise(function, tree, leaves)
+        return (*found, leaves)
+
+    def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Program, Any]:
+        closed, out_tree = traced(function, tree, leaves)
+        return Program(closed), out_tree
 
     def _bind_static(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict, tuple]:
+        """The function with its static arguments filled in, the other arguments, and a key for the static ones."""
         names = list(inspect.signature(self.function).parameters)
-        numbers = {n % max(len(args), 1) for n in self._static_numbers}
-        numbers |= {names.index(name) for name in self._static_names if name in names and names.index(name) < len(args)}
-        static_args = {i: args[i] for i in numbers if i < len(args)}
-        static_kwargs = {k: v for k, v in kwargs.items() if k in self._static_names}
-        free = tuple(a for i, a in enumerate(args) if i not in static_args)
+        wanted = {names[n] for n in self._static_numbers} | set(self._static_names)
+        fixed = {i: a for i, a in enumerate(args) if i < len(names) and names[i] in wanted}
+        fixed_by_name = {k: v for k, v in kwargs.items() if k in wanted}
 
         def bound(*rest, **others):
             following = iter(rest)
-            count = len(rest) + len(static_args)
-            full = [static_args[i] if i in static_args else next(following) for i in range(count)]
-            return self.function(*full, **others, **static_kwargs)
+            full = [fixed[i] if i in fixed else next(following) for i in range(len(rest) + len(fixed))]
+            return self.function(*full, **others, **fixed_by_name)
 
-        key = (tuple(sorted(static_args.items())), tuple(sorted(static_kwargs.items())))
-        return bound, free, {k: v for k, v in kwargs.items() if k not in static_kwargs}, key
+        free = tuple(a for i, a in enumerate(args) if i not in fixed)
+        key = (tuple(sorted(fixed.items())), tuple(sorted(fixed_by_name.items())))
+        hash(key)
+        return bound, free, {k: v for k, v in kwargs.items() if k not in fixed_by_name}, key
 
 
-def jit(function: Callable, *, static_argnums: Sequence[int] = (), static_argnames: Sequence[str] = ()) -> Jitted:
-    """Compile `function` to native code when it is called, once for each structure, shape and dtype of its arguments."""
-    return Jitted(function, static_argnums, static_argnames)
+class NativeBatch(Native):
+    """A function over a batch: SIMD lanes times threads."""
+
+    def __init__(self, function: Callable, in_axes: Any, threads: int | None):
+        super().__init__(function)
+        self._in_axes, self._threads = in_axes, threads
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = self._with_leading_axes(args)
+        return super().__call__(*args, **kwargs)
+
+    def compiled(self, *args: Any, **kwargs: Any) -> Compiled:
+        return super().compiled(*self._with_leading_axes(args), **kwargs)
+
+    def _axes(self, args: tuple, kwargs: dict | None = None) -> list[int | None]:
+        """The batch axis of every leaf; keyword arguments are batched along their first axis, as in JAX."""
+        axes = self._in_axes if isinstance(self._in_axes, (tuple, list)) else (self._in_axes,) * len(args)
+        if len(axes) != len(args):
+            raise ValueError(
+                f"native.vmap: expected in_axes for {len(args)} arguments, got {len(axes)}: {self._in_axes}"
+            )
+        flat: list[int | None] = []
+        for axis, argument in zip(axes, args, strict=True):
+            flat += _prefix_leaves(axis, argument)
+        return flat + [0] * len(jax.tree.leaves(kwargs or {}))
+
+    def _with_leading_axes(self, args: tuple) -> tuple:
+        axes = self._axes(args)
+        if all(axis in (0, None) for axis in axes):
+            return args
+        leaves, tree = jax.tree.flatten(args)
+        moved = [_moved(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
+        return jax.tree.unflatten(tree, moved)
+
+    def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Program, Any]:
+        args, kwargs = jax.tree.unflatten(tree, leaves)
+        flags = tuple(axis is not None for axis in self._axes(args, kwargs))
+        if not any(flags):
+            raise ValueError("native.vmap: expected at least one batched argument, got in_axes None for all")
+        single = [
+            _row_of(leaf, number) if flag else leaf
+            for number, (leaf, flag) in enumerate(zip(leaves, flags, strict=True))
+        ]
+        closed, out_tree = traced(function, tree, single)
+        program = Program(closed, flags)
+        program.function().threads = self._threads
+        return program, out_tree
+
+
+def _prefix_leaves(axis: Any, argument: Any) -> list[int | None]:
+    """One axis per leaf from a prefix tree of axes, in which None stands for no batch axis."""
+    if axis is None or isinstance(axis, int):
+        return [axis] * len(jax.tree.leaves(argument))
+    spread = jax.tree.map(lambda a, part: [a] * len(jax.tree.leaves(part)), axis, argument, is_leaf=lambda a: a is None)
+    return [a for part in jax.tree.leaves(spread, is_leaf=lambda x: isinstance(x, list)) for a in part]
+
+
+def _moved(leaf: Any, axis: int | None) -> Any:
+    if axis in (0, None):
+        return leaf
+    return np.moveaxis(leaf, axis, 0) if isinstance(leaf, np.ndarray) else jnp.moveaxis(leaf, axis, 0)
+
+
+def _row_of(leaf: Any, number: int) -> jax.ShapeDtypeStruct:
+    if np.ndim(leaf) == 0:
+        raise ValueError(
+            f"native.vmap: expected a batch axis on leaf {number} of the arguments, got a scalar {leaf!r:.60}"
+        )
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def jit(
+    function: Callable, *, static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = ()
+) -> Native:
+    """`function` as native code, compiled once for each structure, shape and dtype of its arguments.
+
+    Takes and returns pytrees of NumPy arrays (then NumPy comes back) or JAX arrays; works under and around `jax.jit`,
+    `jax.grad`, `jax.jvp` and `jax.vmap`. Values that `function` closes over are constants and fold away.
+    """
+    return Native(function, static_argnums, static_argnames)  # type: ignore[arg-type]
+
+
+def vmap(function: Callable, in_axes: Any = 0, *, threads: int | None = None) -> NativeBatch:
+    """`function` over a batch as native code: one batch element per SIMD lane, lanes times threads.
+
+    `in_axes` is as in `jax.vmap`; results have the batch axis first. `threads` defaults to all cores. Each element has
+    the same bits as `jit(function)` gives it alone.
+    """
+    return NativeBatch(function, in_axes, threads)

@@ -7,16 +7,27 @@ import math
 from knuckle.native.ir import Node
 
 TYPES = {"f8": "double", "f4": "float", "b1": "bool"}
-TYPES.update({f"{'u' if kind == 'u' else ''}int{8 * size}": "" for kind in "iu" for size in (1, 2, 4, 8)})
 TYPES.update({f"i{size}": f"int{8 * size}_t" for size in (1, 2, 4, 8)})
 TYPES.update({f"u{size}": f"uint{8 * size}_t" for size in (1, 2, 4, 8)})
-INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "and": "&", "or": "|", "xor": "^"}
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+}
 LIBM = {
     "abs": "fabs", "round_even": "rint", "round_away": "round", "rem": "fmod", "first": "sin", "second": "cos",
     **{name: name for name in (
-        "sqrt floor ceil trunc sin cos tan exp exp2 expm1 log log1p tanh sinh cosh asin acos atan asinh acosh atanh cbrt "
-        "erf erfc atan2 pow copysign nextafter"
-    ).split()},
+        "sqrt", "floor", "ceil", "trunc", "sin", "cos", "tan", "exp", "exp2", "expm1", "log", "log1p", "tanh", "sinh",
+        "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "atan2", "pow", "copysign",
+        "nextafter",
+    )},
 }  # fmt: skip
 
 
@@ -45,8 +56,8 @@ def constant_text(value, code: str) -> str:
 
 
 HELPERS = {
-    "max": "static {t} max_{c}({t} a, {t} b) {{ return a >= b || a != a ? a : b; }}",
-    "min": "static {t} min_{c}({t} a, {t} b) {{ return a <= b || a != a ? a : b; }}",
+    "max": "static {t} max_{c}({t} a, {t} b) {{ return a >= b{nan} ? a : b; }}",
+    "min": "static {t} min_{c}({t} a, {t} b) {{ return a <= b{nan} ? a : b; }}",
     "logistic": "static {t} logistic_{c}({t} x) {{ return ({t})1 / (({t})1 + exp{f}(-x)); }}",
     "idiv": "static {t} idiv_{c}({t} a, {t} b)\n{{\n    return b == 0 ? ({t})-1 : {minus} ({t})(a / b);\n}}",
     "irem": "static {t} irem_{c}({t} a, {t} b)\n{{\n    return b == 0 ? a : {none} ({t})(a % b);\n}}",
@@ -85,6 +96,7 @@ class COperations:
             t=c_type(code), c=code, u=f"uint{max(bits, 32)}_t" if code[0] != "f" else "", bits=bits,
             f="f" if code == "f4" else "",
             minus=f"b == -1 ? ({c_type(code)})(0 - (uint{bits}_t)a) :" if signed else "",
+            nan=" || a != a" if code[0] == "f" else "",
             none="b == -1 ? 0 :" if signed else "",
         )  # fmt: skip
         if kind.startswith("shr_logical") or kind in ("popcount", "clz"):

@@ -14,6 +14,7 @@ import llvmlite.binding as llvm
 from knuckle.native.llvm import Emitter
 from knuckle.native.lower import lower
 from knuckle.native.passes import count_operations, run_passes
+from knuckle.native.report import describe
 
 SYMBOL = "knuckle_native"
 CODEGEN_LEVEL = 1
@@ -38,6 +39,10 @@ class Compiled:
     operations: dict[str, int] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def report(self) -> str:
+        """Operations after each pass, time of each phase and sizes, as text."""
+        return describe(self)
 
 
 class _Clock:

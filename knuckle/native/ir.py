@@ -29,7 +29,7 @@ def is_float(code: str) -> bool:
 class Node:
     """One scalar value: an operation on other values, or a constant, loop variable or result."""
 
-    __slots__ = ("op", "args", "attr", "dtype", "region", "number")
+    __slots__ = ("args", "attr", "dtype", "number", "op", "region")
     _numbers = itertools.count()
 
     def __init__(self, op: str, args: tuple, attr, dtype: str, region: Region):
@@ -38,7 +38,9 @@ class Node:
 
     def __repr__(self) -> str:
         inside = ", ".join(f"%{a.number}" for a in self.args)
-        return f"%{self.number}:{self.dtype} = {self.op}({inside})" + (f" [{self.attr}]" if self.attr is not None else "")
+        return f"%{self.number}:{self.dtype} = {self.op}({inside})" + (
+            f" [{self.attr}]" if self.attr is not None else ""
+        )
 
 
 @dataclass(eq=False)
@@ -68,7 +70,7 @@ class Contents:
 class Region:
     """A list of statements that run in order: nodes, stores, loops, branches."""
 
-    __slots__ = ("parent", "depth", "kind", "statements", "table")
+    __slots__ = ("depth", "kind", "parent", "statements", "table")
 
     def __init__(self, parent: Region | None, kind: str):
         self.parent, self.kind = parent, kind

@@ -1,8 +1,8 @@
 """LLVM text of a whole program: one environment, or a batch over SIMD lanes.
 
-In scalar code a `kernel` loop is written twice, over vectors of consecutive turns and for the remainder. In batch code every
-value that depends on the batch is a vector with one lane per environment; loops and branches that differ between lanes
-run under a mask.
+In scalar code a `kernel` loop is written twice, over vectors of consecutive turns and for the remainder. In batch code
+every value that depends on the batch is a vector with one lane per element; loops and branches that differ between
+lanes run under a mask.
 """
 
 from __future__ import annotations
@@ -159,7 +159,11 @@ class Emitter:
 
     def address(self, buffer: Buffer, index: str, lane: int | None = None) -> str:
         base = self.base(buffer, lane)
-        return base if index == "0" else self.out.let(f"getelementptr {memory_type(buffer.dtype)}, ptr {base}, i64 {index}")
+        return (
+            base
+            if index == "0"
+            else self.out.let(f"getelementptr {memory_type(buffer.dtype)}, ptr {base}, i64 {index}")
+        )
 
     def interleaved(self, buffer: Buffer, index: str) -> str:
         kind = memory_type(buffer.dtype, self.lanes)
@@ -492,7 +496,16 @@ class Emitter:
 
     def finish_function(self, header: str) -> None:
         out = self.out
-        text = [f"{header} nounwind {{", "entry:", *out.entry, "  br label %start", "start:", *out.body, "  ret void", "}"]
+        text = [
+            f"{header} nounwind {{",
+            "entry:",
+            *out.entry,
+            "  br label %start",
+            "start:",
+            *out.body,
+            "  ret void",
+            "}",
+        ]
         self.functions.append("\n".join(text))
         self.out, self.env, self.splats, self.pointers = Lines(), {}, {}, {}
 

@@ -1,7 +1,7 @@
 """Cutting long straight-line regions into functions: LLVM's time grows faster than the length of a block.
 
-A region is cut where few values are live. Values that cross a cut, or come from outside, pass through slots of the workspace;
-slots are used again once their value is dead.
+A region is cut where few values are live. Values that cross a cut, or come from outside, pass through slots of the
+workspace; slots are used again once their value is dead.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _best_cut(statements: list, costs: list[int], crossing: list[int], start: in
             continue
         if total >= SHORTEST and (best is None or crossing[position] < best_count):
             best, best_count = position, crossing[position]
-    return len(statements) if position >= len(statements) and total < LONGEST or best is None else best
+    return len(statements) if (position >= len(statements) and total < LONGEST) or best is None else best
 
 
 def _splits_pair(statements: list, position: int) -> bool:
@@ -195,7 +195,7 @@ def emit_pieces(emitter, region: Region, escapes: list[Node]) -> None:
 def _last_piece(pieces: list[Piece], escapes: list[Node]) -> dict[Node, int]:
     last: dict[Node, int] = {}
     for number, piece in enumerate(pieces):
-        last.update({n: number for n in piece.needs})
+        last.update(dict.fromkeys(piece.needs, number))
     last.update({n: len(pieces) for n in escapes if n.op != "const"})
     return last
 

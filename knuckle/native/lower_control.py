@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 
 from knuckle.native.ir import BOOL, Branch, Contents, Loop, Node, code_of
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.lower_shape import joined, reshaped
-from knuckle.native.trace import Flat, close, flatten
+from knuckle.native.trace import Flat, close, flatten, without_dead_code
 from knuckle.native.values import (
     Memory,
     Scalars,
@@ -102,7 +103,10 @@ def store_carries(b: Lowering, carries: Sequence[Carry], results: Sequence[Value
         if carry.contents is None:
             continue
         if isinstance(value, Memory) and value.contents.buffer in buffers:
-            if value.contents.buffer is carry.contents.buffer and value.strides == whole(b, carry.contents, carry.shape).strides:
+            if (
+                value.contents.buffer is carry.contents.buffer
+                and value.strides == whole(b, carry.contents, carry.shape).strides
+            ):
                 continue
             value = _copy(b, value)
         moved.append((carry, value))
@@ -156,7 +160,9 @@ def _scan(b: Lowering, equation, *values: Value):
 
     finals = for_loop(b, length, initial_nodes(b, carries, inits), turn)
     outputs = equation.outputs[p["num_carry"] :]
-    stacked = [whole(b, b.rewritten(c), v.aval.shape, v.aval.size > CARRY_LIMIT) for c, v in zip(stacks, outputs, strict=True)]
+    stacked = [
+        whole(b, b.rewritten(c), v.aval.shape, v.aval.size > CARRY_LIMIT) for c, v in zip(stacks, outputs, strict=True)
+    ]
     return [*carried_values(b, carries, finals), *stacked]
 
 
@@ -263,3 +269,14 @@ def _both_branches(b: Lowering, selector: Node, flats: Sequence[Flat], operands:
 
 def _select(b: Lowering, test: Node, one: Scalars, other: Scalars) -> Scalars:
     return Scalars(map_nodes(lambda x, y: b.select(test, x, y), one.data, other.data), one.dtype)
+
+
+@rule("native_call")
+def _native_call(b: Lowering, equation, *values: Value):
+    """Native code inside native code is opened."""
+    program, rows = equation.params["program"], equation.params["rows"]
+    closed = program.jaxpr
+    if rows is not None:
+        avals = [jax.ShapeDtypeStruct(v.shape, np.dtype(v.dtype)) for v in values]
+        closed = jax.make_jaxpr(program.evaluate)(*avals)
+    return b.run(flatten(without_dead_code(closed)), values)

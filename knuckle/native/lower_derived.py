@@ -140,6 +140,7 @@ def eigh_jacobi(params, a):
         return turned(turned(a).T).T, turned(vectors)
 
     if n > 1:
+
         def sweep(_, state):
             return lax.fori_loop(0, len(first), rotate, state)
 

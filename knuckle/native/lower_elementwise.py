@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from knuckle.native.ir import BOOL, INDEX, Node, code_of, is_float
+from knuckle.native.ir import BOOL, Node, code_of
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.values import Value, elementwise
 
@@ -15,13 +15,13 @@ BINARY = {
 }  # fmt: skip
 COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 UNARY = {name: name for name in (
-    "neg abs sqrt floor ceil sin cos tan exp exp2 expm1 log log1p tanh sinh cosh asin acos atan asinh acosh atanh "
-    "cbrt erf erfc logistic not clz"
-).split()}  # fmt: skip
+    "neg", "abs", "sqrt", "floor", "ceil", "sin", "cos", "tan", "exp", "exp2", "expm1", "log", "log1p", "tanh", "sinh",
+    "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "logistic", "not", "clz",
+)}  # fmt: skip
 UNARY["population_count"] = "popcount"
 SAME = (
     "copy", "copy_p", "stop_gradient", "name", "device_put", "sharding_constraint", "optimization_barrier", "pvary",
-    "reduce_precision_same", "reshard", "mesh_cast",
+    "reshard", "mesh_cast",
 )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def _bitcast(b: Lowering, equation, x: Value):
     shape, dtype = result(equation)
     if np.dtype(dtype).itemsize != np.dtype(x.dtype).itemsize:
         raise NotImplementedError(
-            f"native code: bitcast_convert_type between sizes ({x.dtype} to {dtype}) at {equation.where}; jax.jit will do"
+            f"native code: bitcast_convert_type from {x.dtype} to {dtype} at {equation.where}; jax.jit will do"
         )
     return elementwise(b, lambda p: b.bitcast(p, dtype), (x,), shape, dtype)
 
@@ -158,11 +158,3 @@ def _reduce_precision(b: Lowering, equation, x: Value):
     if x.dtype == "f8" and wanted == (8, 23):
         return elementwise(b, lambda p: b.convert(b.convert(p, "f4"), "f8"), (x,), *result(equation))
     raise NotImplementedError(f"native code: reduce_precision to {wanted} bits at {equation.where}; jax.jit will do")
-
-
-def as_index(b: Lowering, x: Node) -> Node:
-    return b.convert(x, INDEX)
-
-
-def float_only(value: Value) -> bool:
-    return is_float(value.dtype)

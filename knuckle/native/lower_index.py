@@ -1,7 +1,7 @@
 """Rules that read or write at computed places: dynamic slices, gather, scatter.
 
-Known indices cost nothing on scalars. Indices known only at run time read memory; small scalar arrays are written there first,
-or, below eight elements, chosen among by selects.
+Known indices cost nothing on scalars. Indices known only at run time read memory; small scalar arrays are written there
+first, or, up to eight elements, chosen among by selects.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from knuckle.native.lower_shape import sliced
 from knuckle.native.values import (
     SCALAR_LIMIT,
     Memory,
+    Nodes,
     Scalars,
     Value,
     broadcast_node,
@@ -44,9 +45,7 @@ SCATTERS = {"scatter": None, "scatter-add": "add", "scatter_add": "add", "scatte
 
 def _starts(b: Lowering, indices: Sequence[Value], shape, sizes) -> list[Node]:
     """Start indices, moved into range as JAX does."""
-    return [
-        b.clamp_index(scalars(b, i).data[()], n - s) for i, n, s in zip(indices, shape, sizes, strict=True)
-    ]
+    return [b.clamp_index(scalars(b, i).data[()], n - s) for i, n, s in zip(indices, shape, sizes, strict=True)]
 
 
 @rule("dynamic_slice")
@@ -121,12 +120,17 @@ def _selected_update(b: Lowering, x: Scalars, update: Scalars, starts: list[Node
 
 def writable(b: Lowering, x: Value) -> Memory:
     """The array in a row-major buffer that may be written: its own if nobody else reads it, otherwise a copy."""
-    if isinstance(x, Memory) and b.may_overwrite(x) and x.strides == row_major(x.shape) and x.offset is b.index(0):
-        if math.prod(x.shape) == x.contents.buffer.size:
-            return replace(x, contents=b.rewritten(x.contents))
+    if isinstance(x, Memory) and b.may_overwrite(x) and _is_whole(b, x):
+        return replace(x, contents=b.rewritten(x.contents))
     contents = b.allocate(x.dtype, max(math.prod(x.shape), 1))
     write(b, contents, b.index(0), x)
     return whole(b, b.rewritten(contents), x.shape, isinstance(x, Memory) and x.dense)
+
+
+def _is_whole(b: Lowering, x: Memory) -> bool:
+    """Whether a view is all of its buffer, in order."""
+    in_order = x.strides == row_major(x.shape) and x.offset is b.index(0)
+    return in_order and math.prod(x.shape) == x.contents.buffer.size
 
 
 class Windows:
@@ -145,7 +149,7 @@ class Windows:
         """All places among the batch axes of the result: rows of the index array."""
         return np.ndindex(*[self.shape[d] for d in self.batch_dims])
 
-    def start(self, b: Lowering, indices: np.ndarray, row: tuple[int, ...]) -> list[Node]:
+    def start(self, b: Lowering, indices: Nodes, row: tuple[int, ...]) -> list[Node]:
         rank = len(self.window_sizes)
         start = [b.index(0)] * rank
         for position, axis in enumerate(self.index_map):
@@ -190,7 +194,9 @@ def _gather(b: Lowering, equation, x: Value, indices: Value):
         d.start_indices_batching_dims, p["slice_sizes"],
     )  # fmt: skip
     fill = _fill_value(b, p, dtype) if p["mode"] == GatherScatterMode.FILL_OR_DROP else None
-    if math.prod(shape) > SCALAR_LIMIT and not (fits_scalars(x, math.prod(shape)) and constants_of(indices) is not None):
+    if math.prod(shape) > SCALAR_LIMIT and not (
+        fits_scalars(x, math.prod(shape)) and constants_of(indices) is not None
+    ):
         return _gather_memory(b, windows, x, memory(b, indices), fill, dtype)
     out, places = objects(shape), scalars(b, indices).data
     for row in windows.rows():
@@ -207,8 +213,12 @@ def _gather(b: Lowering, equation, x: Value, indices: Value):
 def _fill_value(b: Lowering, params, dtype: str) -> Node:
     value = params["fill_value"]
     if value is None:
-        value = np.nan if dtype[0] == "f" else False if dtype == "b1" else (
-            np.iinfo(dtype).max if dtype[0] == "u" else np.iinfo(dtype).min
+        value = (
+            np.nan
+            if dtype[0] == "f"
+            else False
+            if dtype == "b1"
+            else (np.iinfo(dtype).max if dtype[0] == "u" else np.iinfo(dtype).min)
         )
     return b.constant(value, dtype)
 
@@ -316,7 +326,7 @@ def _combined(b: Lowering, op: str | None, old: Node, new: Node) -> Node:
     return new if op is None else b.binary(op, old, new)
 
 
-def _update_scalars(b: Lowering, data: np.ndarray, at: list[Node], inside: Node, value: Node, op: str | None) -> None:
+def _update_scalars(b: Lowering, data: Nodes, at: list[Node], inside: Node, value: Node, op: str | None) -> None:
     if all(i.op == "const" for i in at):
         place = tuple(int(i.attr) for i in at)
         data[place] = b.select(inside, _combined(b, op, data[place], value), data[place])

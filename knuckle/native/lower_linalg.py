@@ -10,7 +10,7 @@ from knuckle.native.ir import Node, code_of
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.lower_derived import lower_derived
 from knuckle.native.lower_reduce import sum_of_terms
-from knuckle.native.values import Scalars, Value, objects, scalars
+from knuckle.native.values import Nodes, Scalars, Value, objects, scalars
 
 UNROLLED_SIZE = 24  # rows; larger matrices use loops
 
@@ -19,7 +19,7 @@ def _dot(b: Lowering, x, y, dtype: str) -> Node:
     return sum_of_terms(b, [b.mul_(p, q) for p, q in zip(x, y, strict=True)], dtype)
 
 
-def per_matrix(b: Lowering, x: Value, function: Callable[[np.ndarray], np.ndarray]) -> Scalars:
+def per_matrix(b: Lowering, x: Value, function: Callable[[Nodes], Nodes]) -> Scalars:
     """`function` of each matrix in the last two axes."""
     data = scalars(b, x).data
     results = [function(data[place]) for place in np.ndindex(*data.shape[:-2])]
@@ -29,8 +29,8 @@ def per_matrix(b: Lowering, x: Value, function: Callable[[np.ndarray], np.ndarra
     return Scalars(out.reshape(*data.shape[:-2], *results[0].shape), x.dtype)
 
 
-def cholesky_factor(b: Lowering, a: np.ndarray, dtype: str) -> np.ndarray:
-    """The lower triangle L with L L' = A, from the lower triangle of A (Golub and Van Loan, 4.2.5); NaN if not positive."""
+def cholesky_factor(b: Lowering, a: Nodes, dtype: str) -> Nodes:
+    """L with L L' = A, from the lower triangle of A (Golub and Van Loan, 4.2.5); NaN where A is not positive."""
     n = a.shape[0]
     low = objects((n, n))
     low.fill(b.constant(0, dtype))
@@ -54,14 +54,14 @@ def _cholesky(b: Lowering, equation, x: Value):
     return per_matrix(b, x, lambda a: cholesky_factor(b, a, x.dtype))
 
 
-def _symmetric(b: Lowering, a: np.ndarray, half: Node) -> np.ndarray:
+def _symmetric(b: Lowering, a: Nodes, half: Node) -> Nodes:
     out = objects(a.shape)
     for i, j in np.ndindex(*a.shape):
         out[i, j] = a[i, j] if a[i, j] is a[j, i] else b.mul_(half, b.add_(a[i, j], a[j, i]))
     return out
 
 
-def substitute(b: Lowering, a: np.ndarray, rhs: np.ndarray, lower: bool, unit: bool, dtype: str) -> np.ndarray:
+def substitute(b: Lowering, a: Nodes, rhs: Nodes, lower: bool, unit: bool, dtype: str) -> Nodes:
     """x with A x = rhs for a triangle A, row by row."""
     n = a.shape[0]
     x = objects(rhs.shape)
@@ -114,14 +114,14 @@ def _lu(b: Lowering, equation, x: Value):
     ]
 
 
-def _stacked(parts: list[np.ndarray], shape) -> np.ndarray:
+def _stacked(parts: list[Nodes], shape) -> Nodes:
     out = objects((len(parts), *parts[0].shape))
     for i, part in enumerate(parts):
         out[i] = part
     return out.reshape(shape)
 
 
-def factor_with_pivots(b: Lowering, a: np.ndarray, dtype: str):
+def factor_with_pivots(b: Lowering, a: Nodes, dtype: str):
     m, n = a.shape
     order = np.array([b.constant(i, "i4") for i in range(m)], dtype=object)
     pivots = objects((min(m, n),))

@@ -15,6 +15,7 @@ from knuckle.native.lower_shape import reshaped
 from knuckle.native.values import (
     SCALAR_LIMIT,
     Memory,
+    Nodes,
     Scalars,
     Value,
     elementwise,
@@ -102,7 +103,9 @@ def running(b: Lowering, op: str, x: Memory, start: Node, inner: list[tuple[int,
     """The reduction over nested strided axes from `start` on, several partial results along the last axis."""
     if len(inner) == 1:
         n, stride = inner[0]
-        return partial_reduction(b, op, dtype, n, lambda i: b.load(x.contents, b.add_(start, b.mul_(i, b.index(stride)))))
+        return partial_reduction(
+            b, op, dtype, n, lambda i: b.load(x.contents, b.add_(start, b.mul_(i, b.index(stride))))
+        )
     n, stride = inner[0]
 
     def turn(counter: Node, totals: list[Node]) -> list[Node]:
@@ -245,8 +248,8 @@ def _nonzero(value: Value) -> np.ndarray:
     return np.array(flat, dtype=float).reshape(value.shape)
 
 
-def _unrolled_product(b: Lowering, left: np.ndarray, right: np.ndarray, dtype: str) -> np.ndarray:
-    batch, m, k = left.shape
+def _unrolled_product(b: Lowering, left: Nodes, right: Nodes, dtype: str) -> Nodes:
+    batch, m, _ = left.shape
     n = right.shape[1]
     out = objects((batch, m, n))
     here = [_nonzero(Scalars(side, dtype)).astype(bool) for side in (left, right)]
@@ -270,7 +273,7 @@ def _product_loops(b: Lowering, left: Memory, right: Memory, dtype: str) -> Memo
 
     def per_batch(p: Node, _):
         bases = [b.add_(v.offset, b.mul_(p, b.index(v.strides[0]))) for v in (left, right, out)]
-        if along_columns or n == 1 and not along_rows:
+        if along_columns or (n == 1 and not along_rows):
             if n == 1:
                 _rows(b, left, right, out, bases, m, n, k, swap=False)
             else:
@@ -287,7 +290,9 @@ def _product_loops(b: Lowering, left: Memory, right: Memory, dtype: str) -> Memo
     return out
 
 
-def _columns(b: Lowering, left: Memory, right: Memory, out: Memory, bases: list[Node], m: int, n: int, k: int, swap: bool):
+def _columns(
+    b: Lowering, left: Memory, right: Memory, out: Memory, bases: list[Node], m: int, n: int, k: int, swap: bool
+):
     """Neighbouring results in lanes: out[i, j] over j, four rows i at a time so that each load serves four sums."""
     left_base, right_base = (bases[1], bases[0]) if swap else (bases[0], bases[1])
     row_step, column_step = (out.strides[2], out.strides[1]) if swap else (out.strides[1], out.strides[2])

@@ -165,8 +165,7 @@ def _unstack(b: Lowering, equation, x: Value):
 
 @rule("tile")
 def _tile(b: Lowering, equation, x: Value):
-    shape, dtype = result(equation)
-    return Scalars(np.tile(scalars(b, x).data, equation.params["reps"]), dtype)
+    return Scalars(np.tile(scalars(b, x).data, equation.params["reps"]), x.dtype)
 
 
 @rule("pad")

@@ -102,7 +102,12 @@ def _control(statement: Loop | Branch) -> list[Node]:
 
 def _sources(statement: Loop | Branch, position: int) -> list[Node]:
     if isinstance(statement, Loop):
-        return [statement.inits[position], statement.nexts[position], statement.phis[position], statement.results[position]]
+        return [
+            statement.inits[position],
+            statement.nexts[position],
+            statement.phis[position],
+            statement.results[position],
+        ]
     return [row[position] for row in statement.yields]
 
 

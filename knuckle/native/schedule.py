@@ -1,4 +1,4 @@
-"""The order of straight-line code: results one by one, the cheapest to finish next, so that few values are live at a time.
+"""The order of straight-line code: results one by one, the cheapest to finish next, so that few values are live.
 
 JAX's order is breadth first (all elements of an array, then the next array), which keeps whole arrays alive.
 """
@@ -79,7 +79,9 @@ def _used_later(run: list, members: set[Node], everything: list) -> set[Node]:
     if len(run) == len(everything):
         return set()
     own = set(map(id, run))
-    return {n for s in everything if id(s) not in own and isinstance(s, (Node, Store)) for n in operands(s) if n in members}
+    return {
+        n for s in everything if id(s) not in own and isinstance(s, (Node, Store)) for n in operands(s) if n in members
+    }
 
 
 def _by_cost(run: list, members: set[Node], roots: list) -> list:
@@ -128,5 +130,3 @@ def _depth_first(root, members: set[Node], done: set):
         else:
             stack.pop()
             yield statement
-
-

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax._src.interpreters import partial_eval
 from jax.extend import core
 
@@ -146,17 +145,3 @@ def _drop_unused(flat: Flat) -> Flat:
             kept.append(equation)
             needed.update(v for v in equation.inputs if isinstance(v, Var))
     return Flat(flat.inputs, kept[::-1], flat.outputs)
-
-
-def trace(function, *arguments) -> tuple[core.ClosedJaxpr, Any]:
-    """The jaxpr of `function` on flattened arguments, and the tree of its result."""
-    leaves, tree = jax.tree.flatten(arguments)
-    out_tree = None
-
-    def flat(*values):
-        nonlocal out_tree
-        result, out_tree = jax.tree.flatten(function(*jax.tree.unflatten(tree, values)))
-        return result
-
-    closed = jax.make_jaxpr(flat)(*leaves)
-    return closed, out_tree

@@ -1,7 +1,7 @@
 """Arrays during lowering: `Scalars`, one value per element, or `Memory`, a strided view of a buffer.
 
-Small arrays are scalars, so that moving elements about costs nothing and zeros vanish; large ones stay in memory and are
-worked on by loops. `elementwise` decides between the two.
+Small arrays are scalars, so that moving elements about costs nothing and zeros vanish; large ones stay in memory and
+are worked on by loops. `elementwise` decides between the two.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from knuckle.native.algebra import Algebra
 from knuckle.native.ir import INDEX, Contents, Loop, Node, code_of
 
+Nodes = Any  # a numpy array of nodes
 SCALAR_LIMIT = 1024  # elements; larger arrays live in memory
 SPARSE_LIMIT = 65536  # elements; arrays of scalars may grow to this if most of their elements are constants
 SPARSE_COUNT = 4096  # elements that are not constants, in such arrays
@@ -25,7 +27,7 @@ DENSE_LIMIT = 16  # elements; results of dense kernels stay in memory from this 
 class Scalars:
     """An array of scalar values: `data` is a numpy array of nodes."""
 
-    data: np.ndarray
+    data: Nodes
     dtype: str
 
     @property
@@ -51,7 +53,7 @@ class Memory:
 Value = Scalars | Memory
 
 
-def objects(shape: Sequence[int]) -> np.ndarray:
+def objects(shape: Sequence[int]) -> Nodes:
     return np.empty(tuple(shape), dtype=object)
 
 
@@ -64,7 +66,7 @@ def from_nodes(nodes, dtype: str) -> Scalars:
     return Scalars(np.asarray(nodes, dtype=object), dtype)
 
 
-def map_nodes(function: Callable[..., Node], *arrays: np.ndarray) -> np.ndarray:
+def map_nodes(function: Callable[..., Node], *arrays: Nodes) -> Nodes:
     """`function` over object arrays of one shape (or rank 0)."""
     shape = max((a.shape for a in arrays), key=len)
     result = objects(shape)
@@ -145,7 +147,10 @@ def memory(b: Algebra, value: Value) -> Memory:
         return value
     known = constants_of(value)
     if known is not None:
-        if known.size and (known.reshape(-1).view(f"u{known.itemsize}") == known.reshape(-1).view(f"u{known.itemsize}")[0]).all():
+        if (
+            known.size
+            and (known.reshape(-1).view(f"u{known.itemsize}") == known.reshape(-1).view(f"u{known.itemsize}")[0]).all()
+        ):
             table = b.constant_table(known.reshape(-1)[:1])
             return Memory(table, b.index(0), value.shape, (0,) * len(value.shape))
         return whole(b, b.constant_table(known), value.shape)
@@ -204,7 +209,9 @@ def collapse(shape: Sequence[int], many: Sequence[Sequence[int]]) -> tuple[list[
     return sizes, walks
 
 
-def nest(b: Algebra, shape: Sequence[int], bases: list[Node], walks: list[list[int]], body: Callable[[list[Node]], None]):
+def nest(
+    b: Algebra, shape: Sequence[int], bases: list[Node], walks: list[list[int]], body: Callable[[list[Node]], None]
+):
     """Loops over `shape`; `body` gets the bases moved along their strides. The innermost turns are independent."""
     if not shape:
         body(bases)
@@ -279,9 +286,11 @@ def elementwise(b: Algebra, function: Callable[..., Node], operands: Sequence[Va
     if not stays_in_memory(operands, shape):
         data = [np.broadcast_to(scalars(b, v).data, shape) for v in operands]
         return Scalars(map_nodes(function, *data), dtype)
-    uniform = {i: scalars(b, v).data[()] for i, v in enumerate(operands) if not v.shape}
-    splat = {i: splat_of(b, v) for i, v in enumerate(operands) if isinstance(v, Memory) and splat_of(b, v) is not None}
-    uniform.update({i: n for i, n in splat.items() if n is not None})
+    uniform: dict[int, Node] = {i: scalars(b, v).data[()] for i, v in enumerate(operands) if not v.shape}
+    for i, v in enumerate(operands):
+        repeated = splat_of(b, v) if isinstance(v, Memory) else None
+        if repeated is not None:
+            uniform[i] = repeated
     arrays = {i: memory(b, v) for i, v in enumerate(operands) if i not in uniform}
     if not arrays:
         return broadcast_node(b, function(*[uniform[i] for i in range(len(operands))]), shape, dtype)
