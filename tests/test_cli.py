@@ -1,0 +1,161 @@
+"""The command line, as a user meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import knuckle as kn
+from knuckle import robots
+from knuckle.cli import _column_names, app
+
+NOT_ENFORCED = {"arm": "joint limits", "cartpole": "joint limits", "quadruped": "contact and joint limits"}
+
+
+@pytest.fixture
+def knuckle(tmp_path, monkeypatch):
+    """Runs the command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def results(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "trajectory.npz") as archive:
+        return dict(archive)
+
+
+def test_version(knuckle):
+    assert knuckle("--version").output.strip() == f"knuckle {kn.__version__}"
+
+
+@pytest.mark.parametrize("robot", robots.names())
+def test_every_built_in_robot_is_simulated(knuckle, tmp_path, robot):
+    run = knuckle("simulate", robot, "--time", 0.05)
+    assert run.exit_code == 0, run.output
+    note = f"the model has {NOT_ENFORCED[robot]}, which" if robot in NOT_ENFORCED else None
+    assert note in run.output if note else "note" not in run.output
+    model, folder = robots.load(robot), tmp_path / "runs" / robot
+    kept = results(folder)
+    assert kept["q"].shape == (51, model.nq) and kept["qd"].shape == (51, model.nv)
+    assert kept["control"].shape == (51, model.nu)
+    assert (folder / "motion.png").read_bytes().startswith(b"\x89PNG")
+    check_table(folder / "trajectory.csv", kept)
+
+
+def check_table(path: Path, kept: dict[str, np.ndarray]) -> None:
+    with path.open() as file:
+        columns = file.readline().strip().split(",")
+        table = np.loadtxt(file, delimiter=",")
+    assert columns == list(kept["columns"]) and len(set(columns)) == len(columns) == table.shape[1]
+    width = kept["q"].shape[1]
+    np.testing.assert_allclose(table[:, 1 : 1 + width], kept["q"], rtol=1e-11, atol=1e-14)  # 12 digits are written
+
+
+def test_columns_are_named_by_joint_and_part():
+    names = _column_names(robots.load("quadruped"))
+    assert names[:8] == [*(f"q base.{part}" for part in ("x", "y", "z", "qw", "qx", "qy", "qz")), "q front_left_roll"]
+    assert names[19:26] == [*(f"qd base.{part}" for part in ("vx", "vy", "vz", "wx", "wy", "wz")), "qd front_left_roll"]
+    assert names[37] == "u front_left_roll" and len(names) == 19 + 18 + 12
+
+
+def test_what_is_written_is_the_rollout_of_the_file(knuckle, tmp_path):
+    """107 steps make 53 whole pieces and one that is cut, so a piece too many or too few would show."""
+    options = ["--q=0.1,0.2", "--qd=-0.3,0.4", "--control=2", "--integrator=rk4", "--time=0.107"]
+    run = knuckle("simulate", robots.path("cartpole"), *options)
+    assert run.exit_code == 0, run.output
+    model = robots.load("cartpole")
+    start = model.state(np.array([0.1, 0.2]), np.array([-0.3, 0.4]))
+    push = jax.numpy.array([2.0])
+    motion = jax.jit(lambda s: kn.rollout(model, s, push, dt=0.001, steps=107, integrator=kn.RK4()))(start)
+    kept = results(tmp_path / "runs" / "cartpole")
+    np.testing.assert_allclose(kept["q"], np.vstack([start.q, motion.q]), rtol=0, atol=1e-13)  # one rounding per step
+    np.testing.assert_allclose(kept["time"], np.arange(108) * 0.001, rtol=1e-15)
+    energy = jax.jit(kn.dynamics.energy)(model, motion.q[-1], motion.qd[-1])
+    np.testing.assert_allclose(kept["total"][-1], energy, rtol=1e-12)
+
+
+def test_position_servos_hold_the_start(knuckle, tmp_path):
+    """With the base fixed, legs sag under their own weight by no more than torque over gain: 10 N m / 80 N m/rad."""
+    assert knuckle("simulate", "quadruped", "--fixed", "--time=0.3").exit_code == 0
+    q = results(tmp_path / "runs" / "quadruped")["q"]
+    assert q.shape[1] == 12
+    assert 0 < np.abs(q - q[0]).max() < 0.125
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hexapod"], "built in are arm, cartpole, double_pendulum, quadruped"),
+        (["missing.urdf"], "no file"),
+        (["--dt=0"], "--dt must be a positive number of seconds, got 0"),
+        (["--dt=1e-9"], "1 to 1,000,000 steps"),
+        (["--time=-1"], "--time must be a positive"),
+        (["--time=nan"], "--time must be a positive"),
+        (["--time=1e-9"], "1 to 1,000,000 steps"),
+        (["--q=1,two"], "--q takes numbers"),
+        (["--q=1,inf"], "--q takes finite numbers"),
+        (["--q=1,2,3"], "--q takes 2 numbers for joints shoulder, elbow, got 3"),
+        (["--qd=1"], "--qd takes 2 numbers"),
+        (["--q=1,2", "--keyframe=raised"], "give one of them"),
+        (["--keyframe=nowhere"], "there are raised, hanging"),
+        (["arm", "--control=1,2"], "--control takes hold, 1 or 7 numbers"),
+        (["broken.xml"], "cannot load broken.xml"),
+        (["--out=broken.xml"], "broken.xml"),
+    ],
+)
+def test_bad_input_is_explained_without_a_traceback(knuckle, tmp_path, words, message):
+    (tmp_path / "broken.xml").write_text("<mujoco><worldbody>")
+    run = knuckle("simulate", *words)
+    assert run.exit_code == 1 and isinstance(run.exception, SystemExit)
+    assert message in run.stderr and "Traceback" not in run.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_simulation_that_diverges_keeps_what_was_finite(knuckle, tmp_path):
+    """Explicit Euler at 1e6 rad/s squares the speed at each step, so that it overflows after a few."""
+    run = knuckle("simulate", "double_pendulum", "--qd=1e6,-1e6", "--time=100", "--dt=0.1", "--integrator=explicit")
+    assert run.exit_code == 1 and "diverged" in run.stderr
+    kept = results(tmp_path / "runs" / "double_pendulum")
+    assert 2 <= len(kept["q"]) < 20
+    assert np.isfinite(kept["q"]).all() and np.isfinite(kept["qd"]).all()
+
+
+INTERRUPT_AT_THE_THIRD_PIECE = """
+import os, signal
+from knuckle import cli
+
+pieces, finite_rows = [], cli._finite_rows
+
+def count(values):
+    pieces.append(values)
+    if len(pieces) == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+    return finite_rows(values)
+
+cli._finite_rows = count
+cli.main()
+"""
+
+
+def test_interrupted_it_writes_what_there_is(tmp_path):
+    """In a process of its own, which also shows that float64 does not depend on this one's settings."""
+    words = ["simulate", "cartpole", "--keyframe=hanging", "--time=10", "--out", str(tmp_path)]
+    run = subprocess.run([sys.executable, "-c", INTERRUPT_AT_THE_THIRD_PIECE, *words], capture_output=True, text=True)
+    assert run.returncode == 130 and "Traceback" not in run.stderr
+    assert "interrupted; written is what was simulated until 0.2 s of 10 s" in run.stderr
+    q = results(tmp_path)["q"]
+    assert q.dtype == np.float64 and len(q) == 201  # the start and two pieces of a hundredth of 10,000 steps
+    np.testing.assert_array_equal(q[0], [0, np.pi])
+
+
+def test_help_does_not_load_what_it_does_not_need():
+    script = "import sys; from typer.testing import CliRunner; from knuckle.cli import app\n"
+    script += "assert CliRunner().invoke(app, ['simulate', '--help']).exit_code == 0\n"
+    script += "print([m for m in ('mujoco', 'yourdfpy', 'matplotlib', 'llvmlite') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
