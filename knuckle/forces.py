@@ -61,7 +61,8 @@ def passive_force(model: Model, q: Vec, qd: Vec) -> Vec:
 def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[Vec, Vec]:
     """How joint forces weaken with position and with velocity: springs, damping, servo gains, friction over speed.
 
-    Friction counts as the damping that gives the same force at this speed; a servo at its force limit counts nothing.
+    Friction counts as the damping that gives the same force at this speed; servos at their force limit or
+    their joint's effort count nothing.
     """
     x = qd / model.friction_speed
     flat = jnp.abs(x) < 1e-4
@@ -73,11 +74,14 @@ def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[
     actuators = model.actuators
     force = _unclipped_force(model, q, qd, control)
     able = (actuators.force_lower < force) & (force < actuators.force_upper)
+    total = _to_joints(model, actuators.gear, jnp.clip(force, actuators.force_lower, actuators.force_upper))
     position, velocity = (
         _to_joints(model, actuators.gear**2, jnp.where(able, -actuators.bias[:, k], jnp.zeros_like(force)))
         for k in (1, 2)
     )
-    return stiffness + jnp.maximum(position, 0.0), damping + jnp.maximum(velocity, 0.0)
+    at_limit, zero = jnp.abs(total) >= model.effort, jnp.zeros_like(total)
+    servo_stiffness, servo_damping = (jnp.where(at_limit, zero, jnp.maximum(x, zero)) for x in (position, velocity))
+    return stiffness + servo_stiffness, damping + servo_damping
 
 
 class Loads(eqx.Module):
