@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_models import quick_jit, random_moment, random_quaternion
 from scipy.spatial.transform import Rotation
 
 from knuckle import spatial
 from knuckle.model.inertia import moment_of
+from tests.random_models import quick_jit, random_moment, random_quaternion
 
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(max_examples=25, deadline=None)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_models import chain, quick_jit, random_model, random_state, stack
 
 from knuckle import tree as trees
 from knuckle.dynamics import aba, rnea
 from knuckle.tree import Tree, inward, inward_sum, outward, outward_sum, rows, sum_rows
+from tests.random_models import chain, quick_jit, random_model, random_state, stack
 
 parents = st.lists(st.integers(0, 10**6), min_size=1, max_size=30).map(
     lambda raw: tuple(r % (i + 1) - 1 for i, r in enumerate(raw))

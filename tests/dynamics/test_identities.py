@@ -6,10 +6,10 @@ Tolerance 1e-10 relative: mass matrices here have condition numbers up to about 
 import jax
 import numpy as np
 import pytest
-from random_models import chain, quick_jit, random_model, random_skeleton, random_state, special_states, stack
 
 from knuckle.dynamics import aba, bias_force, crba, gravity_force, inverse_mass_matrix, kinetic_energy, rnea
 from knuckle.kinematics import point_jacobian
+from tests.random_models import chain, quick_jit, random_model, random_skeleton, random_state, special_states, stack
 
 TOLERANCE = 1e-10
 TOPOLOGIES, MODELS = 12, 84  # 1008 trees; compiling a topology is what costs

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from random_models import random_moment, random_quaternion
 from scipy.spatial.transform import Rotation
 
 import knuckle as kn
 from knuckle.kinematics import frame_pose
 from knuckle.model import Actuator, Connect, Description, Joint, Mimic, Weld
 from knuckle.model.inertia import matrix_of
+from tests.random_models import random_moment, random_quaternion
 
 
 def arm(**changes):

@@ -3,10 +3,10 @@
 import mujoco
 import numpy as np
 import pytest
-from random_models import random_quaternion
 
 import knuckle as kn
 from knuckle.model.geometry import Geometry, Mesh, Shape
+from tests.random_models import random_quaternion
 
 SOLIDS = {
     "sphere": (0.3,),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_models import random_moment, random_quaternion
 from scipy.spatial.transform import Rotation
 
 from knuckle.model import inertia as rigid
+from tests.random_models import random_moment, random_quaternion
 
 quick = settings(max_examples=50, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
