@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
@@ -26,19 +26,22 @@ from knuckle.native.cache import compile_cached
 from knuckle.native.trampoline import trampoline_object
 
 TARGET = "knuckle_native_call"
-HOST_TYPES = {np.ndarray, bool, int, float}
+STACK_BYTES = 16384  # workspaces up to here cost least on the stack of the calling thread
+HOST_TYPES = {np.ndarray, bool, int, float, *(np.dtype(code).type for code in "?bhilqBHILQefd")}
 
 
 class Program:
     """A closed jaxpr to run natively; `batched` says which inputs have a leading batch axis (then all outputs have).
 
     `Program(jax.make_jaxpr(f)(*leaves))(*leaves)` takes and returns flat leaves, tracers too; keep it for each
-    signature of f. `function().code` is what the compiler made. Constants of the jaxpr must be arrays, not tracers.
+    signature of f. `function().code` is what the compiler made. Constants of the jaxpr that are tracers (of a
+    transformation around) become further inputs; such a program must not outlive the transformation.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr, batched: tuple[bool, ...] | None = None):
+        jaxpr, self.hoisted = hoist_tracers(jaxpr)
         self.jaxpr = jaxpr
-        self.batched = batched
+        self.batched = None if batched is None else (*(False for _ in self.hoisted), *batched)
         self.in_avals = [ShapedArray(aval.shape, aval.dtype) for aval in jaxpr.in_avals]
         self.out_avals = [ShapedArray(aval.shape, aval.dtype) for aval in jaxpr.out_avals]
         self._function: runtime.Function | None = None
@@ -47,8 +50,9 @@ class Program:
 
     def __call__(self, *leaves: Any) -> list[Any]:
         """The flat results: computed at once for NumPy arrays and Python numbers, else through JAX."""
-        if all(type(leaf) in HOST_TYPES or isinstance(leaf, np.generic) for leaf in leaves):
-            return self.function()(*leaves)
+        if HOST_TYPES.issuperset(map(type, leaves)) and not self.hoisted:
+            return (self._function or self.function())(*leaves)
+        leaves = (*self.hoisted, *leaves)
         rows = None if self.batched is None else self._batch_size(leaves)
         return native_call_p.bind(*leaves, program=self, rows=rows)
 
@@ -98,6 +102,20 @@ class Program:
 
     def transposed(self, unknown: tuple[bool, ...], nonzero: tuple[bool, ...]) -> Program:
         return self.derive(("transposed", unknown, nonzero), lambda: transpose(self, unknown, nonzero))
+
+
+def hoist_tracers(closed: Any) -> tuple[Any, list[Any]]:
+    """The closed jaxpr with the constants that are tracers as its first inputs, and those tracers."""
+    flags = [isinstance(value, Tracer) for value in closed.consts]
+    if not any(flags):
+        return closed, []
+    hoisted = _with_variables(
+        closed,
+        constvars=pick(flags, closed.jaxpr.constvars, False),
+        invars=[*pick(flags, closed.jaxpr.constvars), *closed.jaxpr.invars],
+        consts=pick(flags, closed.consts, False),
+    )
+    return hoisted, pick(flags, closed.consts)
 
 
 @dataclass(frozen=True)
@@ -295,13 +313,17 @@ def _register() -> None:
 
 
 def _lower_for_cpu(ctx: Any, *operands: Any, program: Program, rows: int | None):
-    """One custom call; its last result is the workspace, so that XLA owns it and no two threads share it."""
+    """One custom call; a small workspace is on the stack, a large one a further result: no two threads share it."""
     function = program.function()
     _register()
-    workspace = ShapedArray((function.code.workspace_bytes + runtime.ALIGNMENT,), np.dtype(np.uint8))
-    inner = ctx.replace(avals_out=[*ctx.avals_out, workspace])
+    size = function.code.workspace_bytes
     attributes = {"address": np.int64(function.address), "rows": np.int64(-1 if rows is None else rows)}
-    return jax.ffi.ffi_lowering(TARGET)(inner, *operands, **attributes)[:-1]
+    lower = jax.ffi.ffi_lowering(TARGET)
+    if size <= STACK_BYTES and ctx.avals_out:
+        return lower(ctx, *operands, **attributes, stack=np.int64(max(size, 1)))
+    workspace = ShapedArray((size + runtime.ALIGNMENT,), np.dtype(np.uint8))
+    inner = ctx.replace(avals_out=[*ctx.avals_out, workspace])
+    return lower(inner, *operands, **attributes, stack=np.int64(0))[:-1]
 
 
 def _run_as_jax(*arguments: Any, program: Program, rows: int | None):

@@ -26,7 +26,8 @@ OFFSETS = {  # bytes into the structs of c_api.h
     "XLA_FFI_Metadata.state_type_id": 40,
 }
 
-# Attributes come sorted by name: address, rows. The last result is the workspace, not yet aligned.
+# Attributes come sorted by name: address, rows, stack. The workspace is `stack` bytes on the stack; if that is 0 it is
+# the last result, not yet aligned.
 TEXT = """
 define ptr @trampoline(ptr %frame) {{
 entry:
@@ -64,16 +65,20 @@ call:
   %attributes = load ptr, ptr %attributes_at
   %address = call i64 @attribute(ptr %attributes, i64 0)
   %rows = call i64 @attribute(ptr %attributes, i64 1)
+  %stack = call i64 @attribute(ptr %attributes, i64 2)
   %inputs = alloca ptr, i64 %inputs_count
   %outputs = alloca ptr, i64 %outputs_count
   call void @gather(ptr %input_buffers, ptr %inputs, i64 %inputs_count)
   call void @gather(ptr %output_buffers, ptr %outputs, i64 %outputs_count)
+  %stack_workspace = alloca i8, i64 %stack, align 64
   %last = sub i64 %outputs_count, 1
-  %workspace_at = getelementptr ptr, ptr %outputs, i64 %last
-  %workspace = load i64, ptr %workspace_at
-  %beyond = add i64 %workspace, 63
+  %result_at = getelementptr ptr, ptr %outputs, i64 %last
+  %result = load i64, ptr %result_at
+  %beyond = add i64 %result, 63
   %aligned = and i64 %beyond, -64
-  %scratch = inttoptr i64 %aligned to ptr
+  %result_workspace = inttoptr i64 %aligned to ptr
+  %no_stack = icmp eq i64 %stack, 0
+  %scratch = select i1 %no_stack, ptr %result_workspace, ptr %stack_workspace
   %function = inttoptr i64 %address to ptr
   %single = icmp slt i64 %rows, 0
   br i1 %single, label %one, label %many

@@ -92,7 +92,13 @@ TRANSFORMED = {
 
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_transformations_agree_with_jax(name):
-    assert_close(TRANSFORMED[name](fast), TRANSFORMED[name](energy))
+    got, expected = (jax.jit(lambda f=f: TRANSFORMED[name](f))() for f in (fast, energy))
+    assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", ["grad", "vmap of grad", "jvp"])
+def test_transformations_without_jit(name):
+    assert_close(TRANSFORMED[name](fast), jax.jit(lambda: TRANSFORMED[name](energy))())
 
 
 def rollout(step):
@@ -179,6 +185,24 @@ def test_programs_are_derived_once():
     program = Program(jax.make_jaxpr(energy)(X, P))
     assert program.linearized((True, False)) is program.linearized((True, False))
     assert program.over_batch((True, False)) is program.over_batch((True, False))
+
+
+def test_tracers_that_a_function_closes_over_are_differentiated():
+    def value(p):
+        return native(lambda x: energy(x, p)[0])(X)
+
+    assert_close(jax.grad(value)(P), jax.grad(scalar(energy), 1)(X, P))
+    assert_close(jax.vmap(value)(PS), jax.vmap(scalar(energy), (None, 0))(X, PS))
+    assert_close(jax.jit(value)(P), energy(X, P)[0])
+
+
+@pytest.mark.parametrize("length", [10, 1000])
+def test_small_and_large_workspaces(length):
+    def sums(x):
+        return jax.lax.fori_loop(0, 3, lambda _, y: jnp.cumsum(y), jnp.outer(x, jnp.ones(length)).ravel())
+
+    whole = np.arange(3.0)  # sums of whole numbers are exact in any order
+    np.testing.assert_array_equal(jax.jit(native(sums))(whole), sums(whole))
 
 
 def test_wrong_shapes_are_named():
