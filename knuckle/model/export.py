@@ -15,6 +15,7 @@ from knuckle.model.model import Model
 from knuckle.model.report import LoadError, LoadWarning
 
 TOLERANCE = 1e-12
+LEAST_GYRATION = 0.01  # m^2: moments are compared relative to themselves, or to this times the mass
 COLOUR_TOLERANCE = 1e-6  # MuJoCo keeps colours as float32
 TABLES = {
     "inertia": ("com",),
@@ -149,10 +150,9 @@ def _arrays(a: Model, b: Model, tables: dict):
         for name in names:
             x, y = getattr(getattr(a, table), name), getattr(getattr(b, table), name)
             yield f"{table}.{name}", _ordered(x, order[0]), _ordered(y, order[1])
-    for name in ("mass", "moment"):
-        x, y = (np.asarray(getattr(m.inertia, name)).reshape(len(a.link_names), -1) for m in (a, b))
-        size = np.max(np.abs(x), axis=1, keepdims=True)
-        yield f"inertia.{name}", x / np.where(size > 0, size, 1.0), y / np.where(size > 0, size, 1.0)
+    yield "inertia.mass", *(np.asarray(m.inertia.mass) / _or_one(a.inertia.mass) for m in (a, b))
+    size = np.maximum(np.max(np.abs(a.inertia.moment), axis=1), LEAST_GYRATION * np.asarray(a.inertia.mass))
+    yield "inertia.moment", *(np.asarray(m.inertia.moment) / _or_one(size)[:, None] for m in (a, b))
     kinds = np.array(a.topology.kind)
     straight, turning = np.isin(kinds, ("revolute", "prismatic", "planar")), np.isin(kinds, ("revolute", "ball"))
     yield "axis", _unit(a.axis)[straight], _unit(b.axis)[straight]
@@ -166,6 +166,10 @@ def _arrays(a: Model, b: Model, tables: dict):
         yield f"equalities.{side}", *(_quaternion(getattr(m.equalities, side))[welds] for m in (a, b))
     for (name, x), (_, y) in zip(a.topology.keyframes, b.topology.keyframes, strict=True):
         yield f"keyframe {name!r}", np.array(x), np.array(y)
+
+
+def _or_one(values) -> np.ndarray:
+    return np.where(np.asarray(values) > 0, values, 1.0)
 
 
 def _ordered(values, order: list[int] | None) -> np.ndarray:

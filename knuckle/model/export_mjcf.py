@@ -48,7 +48,9 @@ def write(model: Model) -> str:
 
 
 def _numbers(values) -> str:
-    return " ".join(repr(float(v)) for v in np.ravel(np.asarray(values, float)))
+    """All digits; what is too small to have them all is zero, since MuJoCo does not read it."""
+    values = np.ravel(np.asarray(values, float))
+    return " ".join(repr(float(v)) for v in np.where(np.abs(values) < np.finfo(float).tiny, 0.0, values))
 
 
 def _flag(value: bool) -> str:

@@ -57,9 +57,10 @@ def read(
 
 def _parsed(source: str | Path, document: Document, assets: Assets) -> mujoco.MjSpec:
     try:
-        if document.path is not None:
+        if document.path is not None and document.path.suffix == ".xml":
             return mujoco.MjSpec.from_file(str(document.path))
-        return mujoco.MjSpec.from_string(str(source), include=assets.includes)
+        text = str(source) if document.path is None else document.path.read_text(encoding="utf-8")
+        return mujoco.MjSpec.from_string(text, include=assets.includes)
     except (ValueError, RuntimeError) as error:
         refuse(document.source, f"MuJoCo cannot read it: {_one_line(error)}")
 

@@ -127,7 +127,7 @@ class Reader:
             world_frames=self._frames(0),
             actuators=[self._actuator(i) for i in range(m.nactuator) if actuator_fault(m, i) is None],
             equalities=[self._equality(i) for i in range(m.neq) if mjtEq(m.eq_type[i]) in EQUALITIES],
-            excludes=[self._exclude(int(signature)) for signature in m.exclude_signature],
+            excludes=[(pair.bodyname1, pair.bodyname2) for pair in self.source.spec.excludes],
             keyframes={name: q.copy() for name, q in zip(self.keys, m.key_qpos, strict=True)},
         )
         return description, self.renamed
@@ -310,9 +310,6 @@ class Reader:
 
     def _link_name(self, body: int) -> str:
         return self.links[body] if body > 0 else WORLD
-
-    def _exclude(self, signature: int) -> tuple[str, str]:
-        return self._link_name(signature >> 16), self._link_name(signature & 0xFFFF)
 
 
 def _text(model: mujoco.MjModel, number: int) -> str:

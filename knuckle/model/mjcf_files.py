@@ -173,6 +173,8 @@ def drop_missing_files(spec: mujoco.MjSpec, assets: Assets) -> tuple[list[Omissi
         spec.delete(unused)
     for material in spec.materials:
         material.textures = [""] * len(material.textures)
+    for asset in [*spec.hfields, *spec.skins]:
+        asset.file = str(assets.found.get(asset.file, asset.file))
     for mesh in list(spec.meshes):
         if mesh.file in assets.found:
             mesh.file = str(assets.found[mesh.file])
