@@ -1,7 +1,8 @@
 """A compiler from JAX functions of small static shapes to machine code, and to C; it knows no physics."""
 
 from knuckle.native.api import jit, vmap
+from knuckle.native.compile import Compiled, compile_jaxpr
 from knuckle.native.export import export_c
 from knuckle.native.trace import UnsupportedPrimitive
 
-__all__ = ["UnsupportedPrimitive", "export_c", "jit", "vmap"]
+__all__ = ["Compiled", "UnsupportedPrimitive", "compile_jaxpr", "export_c", "jit", "vmap"]

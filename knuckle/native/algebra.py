@@ -1,8 +1,8 @@
 """Scalar operations with folding and exact identities, built on the hash-consing `Builder`.
 
 The identities keep IEEE results, but for three that are documented: a product with a constant zero is zero whatever
-the other factor, x + 0 is x (the sign of a zero may differ), and 0 / x is 0. Negations move outwards and commutative operands
-stand in one order, so that more values are shared. a - a is never folded: it is NaN for infinity and NaN.
+the other factor, x + 0 is x (the sign of a zero may differ), and 0 / x is 0. Negations move outwards and commutative
+operands stand in one order, so that more values are shared. a - a is never folded: it is NaN for infinity and NaN.
 """
 
 from __future__ import annotations

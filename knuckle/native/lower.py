@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import jax
+import numpy as np
 
 from knuckle.native.algebra import Algebra
 from knuckle.native.ir import Buffer, Contents, Program, code_of
@@ -22,6 +26,41 @@ def rule(*names: str):
         return function
 
     return register
+
+
+def with_words(equation: Equation) -> Equation:
+    """The equation with random keys as arrays of words: one more axis, which only random operations touch."""
+    if not any(is_key(v.aval) for v in [*equation.inputs_vars(), *equation.outputs]) or "random" in equation.primitive:
+        return equation
+    params = dict(equation.params)
+    aval = next(v.aval for v in [*equation.inputs_vars(), *equation.outputs] if is_key(v.aval))
+    words, rank = aval.dtype._impl.key_shape, aval.ndim
+    if equation.primitive == "slice":
+        params["start_indices"] += (0,) * len(words)
+        params["limit_indices"] += words
+        params["strides"] = params["strides"] and params["strides"] + (1,) * len(words)
+    elif equation.primitive in ("reshape", "broadcast_in_dim"):
+        name = "new_sizes" if equation.primitive == "reshape" else "shape"
+        params[name] = tuple(params[name]) + words
+        if name == "shape":
+            last = len(equation.params["shape"])
+            params["broadcast_dimensions"] += tuple(range(last, last + len(words)))
+    elif equation.primitive == "dynamic_slice":
+        raise UnsupportedPrimitive(f"native code does not cover indexing keys at run time, at {equation.where}")
+    elif equation.primitive == "transpose":
+        params["permutation"] += tuple(range(rank, rank + len(words)))
+    outputs = [Var(word_aval(v.aval)) for v in equation.outputs]
+    return replace(equation, params=params, outputs=outputs)
+
+
+def is_key(aval) -> bool:
+    return hasattr(aval.dtype, "_impl")
+
+
+def word_aval(aval):
+    if not is_key(aval):
+        return aval
+    return jax.core.ShapedArray((*aval.shape, *aval.dtype._impl.key_shape), np.uint32)
 
 
 class Lowering(Algebra):
@@ -69,7 +108,7 @@ class Lowering(Algebra):
                 f"native code does not cover the primitive '{equation.primitive}', used at {equation.where}; "
                 "jax.jit will do: compile that function with jax.jit instead of native.jit"
             )
-        results = found(self, equation, *values)
+        results = found(self, with_words(equation), *values)
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
     def may_overwrite(self, value: Value) -> bool:
@@ -84,7 +123,15 @@ class Lowering(Algebra):
 
 
 def _add_rules() -> None:
-    from knuckle.native import lower_control, lower_derived, lower_index, lower_linalg, lower_reduce, lower_shape  # noqa: F401
+    from knuckle.native import (  # noqa: F401
+        lower_control,
+        lower_derived,
+        lower_index,
+        lower_linalg,
+        lower_random,
+        lower_reduce,
+        lower_shape,
+    )
 
 
 def lower(closed) -> tuple[Program, Lowering]:
@@ -117,6 +164,4 @@ def _output_buffer(b: Lowering, number: int, atom) -> Contents:
 
 
 def _constant_aval(constant: Constant):
-    import numpy as np
-
     return np.asarray(constant.value)

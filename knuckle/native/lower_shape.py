@@ -165,7 +165,12 @@ def _unstack(b: Lowering, equation, x: Value):
 
 @rule("tile")
 def _tile(b: Lowering, equation, x: Value):
-    return Scalars(np.tile(scalars(b, x).data, equation.params["reps"]), x.dtype)
+    repeats = equation.params["reps"]
+    if isinstance(x, Scalars):
+        return Scalars(np.tile(x.data, repeats), x.dtype)
+    shape = tuple(n for pair in zip(repeats, x.shape, strict=True) for n in pair)
+    strides = tuple(s for stride in x.strides for s in (0, stride))
+    return reshaped(b, replace(x, shape=shape, strides=strides), result(equation)[0])
 
 
 @rule("pad")

@@ -20,6 +20,7 @@ Nodes = Any  # a numpy array of nodes
 SCALAR_LIMIT = 1024  # elements; larger arrays live in memory
 SPARSE_LIMIT = 65536  # elements; arrays of scalars may grow to this if most of their elements are constants
 SPARSE_COUNT = 4096  # elements that are not constants, in such arrays
+TABLE_LIMIT = 32  # constants; more than these are stored by a loop over a table
 DENSE_LIMIT = 16  # elements; results of dense kernels stay in memory from this size on
 
 
@@ -155,8 +156,7 @@ def memory(b: Algebra, value: Value) -> Memory:
             return Memory(table, b.index(0), value.shape, (0,) * len(value.shape))
         return whole(b, b.constant_table(known), value.shape)
     contents = b.allocate(value.dtype, max(value.data.size, 1))
-    for i, node in enumerate(value.data.reshape(-1)):
-        b.store(contents, b.index(i), node)
+    _write_scalars(b, contents, b.index(0), value)
     return whole(b, contents, value.shape)
 
 
@@ -229,13 +229,26 @@ def nest(
 def write(b: Algebra, contents: Contents, offset: Node, value: Value) -> None:
     """Copy an array to a buffer, row-major from `offset` on."""
     if isinstance(value, Scalars):
-        for i, node in enumerate(value.data.reshape(-1)):
-            b.store(contents, b.add_(offset, b.index(i)), node)
+        _write_scalars(b, contents, offset, value)
         return
     if math.prod(value.shape) <= DENSE_LIMIT:
         write(b, contents, offset, scalars(b, value))
         return
     write_strided(b, Memory(contents, offset, value.shape, row_major(value.shape)), value)
+
+
+def _write_scalars(b: Algebra, contents: Contents, offset: Node, value: Scalars) -> None:
+    """One store per element; where there are many constants, they are copied from a table first."""
+    nodes = value.data.reshape(-1)
+    varying = [i for i, node in enumerate(nodes) if node.op != "const"]
+    if len(nodes) - len(varying) > TABLE_LIMIT:
+        zero = b.zero(value.dtype)
+        known = Scalars(map_nodes(lambda node: node if node.op == "const" else zero, value.data), value.dtype)
+        write(b, contents, offset, memory(b, known))
+    else:
+        varying = range(len(nodes))
+    for i in varying:
+        b.store(contents, b.add_(offset, b.index(i)), nodes[i])
 
 
 def write_strided(b: Algebra, target: Memory, value: Value) -> None:
