@@ -54,7 +54,9 @@ class Program:
             return (self._function or self.function())(*leaves)
         leaves = (*self.hoisted, *leaves)
         rows = None if self.batched is None else self._batch_size(leaves)
-        return native_call_p.bind(*leaves, program=self, rows=rows)
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            return native_call_p.bind(*leaves, program=self, rows=rows)
+        return _call_now(*leaves, program=self, rows=rows)
 
     def jitted(self, rows: int | None) -> Callable[..., list[Any]]:
         """The call as a compiled JAX function, which dispatches faster than a primitive alone."""
@@ -241,6 +243,8 @@ native_call_p.multiple_results = True
 
 @native_call_p.def_impl
 def _call_now(*arguments: Any, program: Program, rows: int | None):
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return program.function()(*arguments)
     return program.jitted(rows)(*arguments)
 
 

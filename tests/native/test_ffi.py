@@ -181,6 +181,12 @@ def test_forwarded_residuals_and_constants_are_not_returned_again():
     assert all(aval.shape != (3, 3) for aval in cut.linear.in_avals)
 
 
+def test_with_jit_switched_off():
+    with jax.disable_jit():
+        assert_close(fast(jnp.asarray(X), P), energy(X, P))
+        assert_close(jax.grad(scalar(fast))(X, P), jax.grad(scalar(energy))(X, P))
+
+
 def test_programs_are_derived_once():
     program = Program(jax.make_jaxpr(energy)(X, P))
     assert program.linearized((True, False)) is program.linearized((True, False))
