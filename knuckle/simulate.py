@@ -44,6 +44,7 @@ def step(
 ) -> State:
     """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin."""
     state = State(jnp.asarray(state.q), jnp.asarray(state.qd))
+    _check_state(model, state)
     loads = Loads(_control(model, control, state), _wrench(model, wrench))
     return integrator.advance(model, loads, state, dt)
 
@@ -96,6 +97,12 @@ def linearize(
     return jax.jacfwd(change, argnums=(0, 1))(jnp.zeros(2 * model.nv, state.qd.dtype), control)
 
 
+def _check_state(model: Model, state: State) -> None:
+    for name, size in (("q", model.nq), ("qd", model.nv)):
+        if getattr(state, name).shape != (size,):
+            raise ValueError(f"state.{name} must have shape ({size},), got {getattr(state, name).shape}")
+
+
 def _control(model: Model, control, state: State) -> Float[Array, " nu"]:
     if control is None:
         return jnp.zeros(model.nu, state.qd.dtype)
@@ -125,18 +132,20 @@ def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, A
         steps = len(table)
     if steps is None:
         raise ValueError("steps=... is needed where controls are not an array over time")
+    if steps < 0:
+        raise ValueError(f"steps must not be negative, got {steps}")
     return (controls if callable(controls) else None), table, steps
 
 
 def _scan(advance, start, xs, steps: int, checkpoint: Checkpoint):
     """lax.scan that keeps for reverse mode what `checkpoint` says."""
+    if checkpoint not in ("none", "step", "sqrt"):
+        raise ValueError(f"checkpoint must be 'none', 'step' or 'sqrt', got {checkpoint!r}")
     if checkpoint == "none":
         return jax.lax.scan(advance, start, xs, length=steps)
     kept = jax.checkpoint(advance)
     if checkpoint == "step" or steps < 4:
         return jax.lax.scan(kept, start, xs, length=steps)
-    if checkpoint != "sqrt":
-        raise ValueError(f"checkpoint must be 'none', 'step' or 'sqrt', got {checkpoint!r}")
     inner = math.isqrt(steps)
     whole = steps - steps % inner
     pieces = jax.tree.map(lambda a: a[:whole].reshape(-1, inner, *a.shape[1:]), xs)
