@@ -12,9 +12,9 @@ INFINITY = float("inf")
 EXP_HIGH, EXP_LOW = 710.0, -746.0  # beyond, e^x is infinite or zero
 
 
-def nearest_integer(x: Lanes) -> tuple[Lanes, Lanes]:
-    """The nearest integer to |x| < 2^51, as a double and as an int64."""
-    shifted = x + ROUND_TO_INTEGER
+def nearest_integer(x: Lanes, factor: float = 1.0) -> tuple[Lanes, Lanes]:
+    """The nearest integer to x * factor, below 2^51 in size, as a double and as an int64."""
+    shifted = x.fma(factor, ROUND_TO_INTEGER)
     number = shifted - ROUND_TO_INTEGER
     return number, shifted.bits() - shifted.like(ROUND_TO_INTEGER).bits()
 
@@ -38,7 +38,7 @@ def clamp(x: Lanes, low: float, high: float) -> Lanes:
 
 def reduce_exponent(x: Lanes) -> tuple[Lanes, Lanes]:
     """x = k ln 2 + r with |r| <= ln(2)/2: (r, k)."""
-    number, k = nearest_integer(x * LOG2_E[0])
+    number, k = nearest_integer(x, LOG2_E[0])
     r = number.fma(-LN2[0], x)
     return number.fma(-LN2[1], r), k
 
@@ -81,7 +81,7 @@ def exp2(x: Lanes) -> Lanes:
 def expm1(x: Lanes) -> Lanes:
     """e^x - 1 = 2^k (e^r - 1) + (2^k - 1), with r as a sum of two doubles."""
     inside = clamp(x, -60.0, EXP_HIGH)
-    number, k = nearest_integer(inside * LOG2_E[0])
+    number, k = nearest_integer(inside, LOG2_E[0])
     leading = number.fma(-LN2[0], inside)
     r = number.fma(-LN2[1], leading)
     r_low = number.fma(-LN2[1], leading - r)

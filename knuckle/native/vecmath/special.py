@@ -79,7 +79,7 @@ def cbrt(x: Lanes) -> Lanes:
     size = x.abs()
     finite = (size > 0.0) & (size < INFINITY)
     m, k = split_exponent(finite.select(size, 1.0))
-    third, third_integer = nearest_integer(k.to_double() * (1.0 / 3.0))
+    third, third_integer = nearest_integer(k.to_double(), 1.0 / 3.0)
     _, rest = nearest_integer(k.to_double() - third * 3.0)
     m = m * power_of_two(rest)
     inverse = 1.0 / (m * 3.0)

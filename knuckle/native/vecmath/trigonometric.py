@@ -13,7 +13,7 @@ from .coefficients import (
     TWO_OVER_PI,
     TWO_OVER_PI_WORDS,
 )
-from .exponential import INFINITY, nearest_integer
+from .exponential import INFINITY, ROUND_TO_INTEGER
 from .lanes import DOUBLE, I64, SIGN_BIT, Lanes, lane_count, polynomial, two_sum
 
 HUGE_ANGLE = 2.0**30  # up to here three parts of pi/2 suffice: their first product is exact under fma
@@ -23,8 +23,9 @@ I32 = ir.IntType(32)
 
 
 def reduce_angle(size: Lanes) -> tuple[Lanes, Lanes]:
-    """size >= 0 as quadrant * pi/2 + r with |r| <= pi/4: (r, quadrant mod 2^64); Cody and Waite with fma."""
-    number, quadrant = nearest_integer(size * TWO_OVER_PI)
+    """size >= 0 as quadrant * pi/2 + r with |r| <= pi/4: (r, quadrant in the low bits); Cody and Waite with fma."""
+    shifted = size.fma(TWO_OVER_PI, ROUND_TO_INTEGER)
+    number, quadrant = shifted - ROUND_TO_INTEGER, shifted.bits()
     r = number.fma(-PI_HALF[0], size)
     r = number.fma(-PI_HALF[1], r)
     r = number.fma(-PI_HALF[2], r)
@@ -32,13 +33,14 @@ def reduce_angle(size: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def reduce_huge_lanes(size: Lanes, r: Lanes, quadrant: Lanes) -> tuple[Lanes, Lanes]:
-    """The reduction, replaced in the lanes with HUGE_ANGLE < size < infinity; costs one branch where there are none."""
+    """The reduction, replaced in the lanes with size > HUGE_ANGLE; costs one branch where there are none."""
     builder = size.builder
-    huge = (size > HUGE_ANGLE) & (size < INFINITY)
+    huge = size > HUGE_ANGLE
     before = builder.block
     with builder.if_then(huge.any(), likely=False):
-        slow_r, slow_quadrant = _reduce_each_lane(huge.select(size, HUGE_ANGLE))
-        new_r = huge.select(slow_r, r)
+        finite = huge & (size < INFINITY)
+        slow_r, slow_quadrant = _reduce_each_lane(finite.select(size, HUGE_ANGLE))
+        new_r = finite.select(slow_r, r)
         new_quadrant = huge.select(slow_quadrant, quadrant)
         inside = builder.block
     merged = []
