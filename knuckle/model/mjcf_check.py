@@ -23,6 +23,12 @@ TRANSMISSIONS = {
     mjtTrn.mjTRN_BODY: "body (adhesion)",
     mjtTrn.mjTRN_SO3: "orientation",
 }
+STANDARD = {"solref": (0.02, 1), "solimp": (0.9, 0.95, 0.001, 0.5, 2), "condim": 3, "solmix": 1}
+SOFTNESS = (
+    *(f"geom_{setting}" for setting in ("solref", "solimp", "condim", "margin", "gap", "priority", "solmix")),
+    *(f"jnt_{setting}" for setting in ("solref", "solimp", "margin")),
+    *(f"{kind}_{setting}" for kind in ("dof", "eq") for setting in ("solref", "solimp")),
+)
 FLAGS_APPLIED = {
     mjtDisableBit.mjDSBL_GRAVITY: "gravity is zero",
     mjtDisableBit.mjDSBL_SPRING: "joint springs are left out",
@@ -185,13 +191,12 @@ def actuator_fault(model: mujoco.MjModel, i: int) -> str | None:
 
 def notes(source: Source) -> list[Omission]:
     """What acts only where shapes touch and has no counterpart here."""
-    return list(_contact_notes(source, ("adhesion", "surfacevel")))
+    return list(_solver_notes(source.model, ("geom_adhesion", "geom_surfacevel")))
 
 
 def small_notes(source: Source) -> list[Omission]:
     """What is no part of a mechanism and is not kept, and switches of the file that were applied."""
-    softness = ("solref", "solimp", "condim", "margin", "gap", "priority", "solmix")
-    found = [*_flag_notes(source.model), *_contact_notes(source, softness), *_unused_notes(source.model)]
+    found = [*_flag_notes(source.model), *_solver_notes(source.model, SOFTNESS), *_unused_notes(source.model)]
     option = source.model.opt
     if option.timestep != 0.002 or option.integrator:
         name = mujoco.mjtIntegrator(option.integrator).name.removeprefix("mjINT_").lower()
@@ -208,21 +213,24 @@ def _flag_notes(model: mujoco.MjModel) -> Iterable[Omission]:
             yield Omission(f"flag {flag.name.removeprefix('mjDSBL_').lower()}='disable'", f"applied: {effect}")
     if model.opt.disableactuator:
         yield Omission("option actuatorgroupdisable", "applied: actuators of these groups have no force")
-    if model.opt.enableflags & int(mjtEnableBit.mjENBL_OVERRIDE):
-        yield Omission("flag override='enable'", "contact settings are not part of the model")
+    for flag in (mjtEnableBit.mjENBL_OVERRIDE, mjtEnableBit.mjENBL_SLEEP):
+        if model.opt.enableflags & int(flag):
+            name = flag.name.removeprefix("mjENBL_").lower()
+            yield Omission(f"flag {name}='enable'", "a setting of MuJoCo's constraint solver, not part of the model")
 
 
-def _contact_notes(source: Source, names: Sequence[str]) -> Iterable[Omission]:
-    """Settings of MuJoCo's contact that have no counterpart; they act only where shapes touch."""
-    model = source.model
-    standard = {"solref": (0.02, 1), "solimp": (0.9, 0.95, 0.001, 0.5, 2), "condim": 3, "solmix": 1}
+def _solver_notes(model: mujoco.MjModel, names: Sequence[str]) -> Iterable[Omission]:
+    """Settings of MuJoCo's constraint solver that have no counterpart, where they are not the default."""
     for name in names:
-        values = np.asarray(getattr(model, f"geom_{name}"))
-        unusual = values != np.asarray(standard.get(name, 0))
-        rows = np.flatnonzero(unusual.reshape(model.ngeom, -1).any(axis=1)) if model.ngeom else []
-        if len(rows):
-            element = f"{name} of {len(rows)} geoms" if len(rows) > 1 else f"{name} of 1 geom"
-            yield Omission(element, "a setting of MuJoCo's contact, not part of the model")
+        kind, _, setting = name.partition("_")
+        values = np.asarray(getattr(model, name))
+        unusual = values != np.asarray(STANDARD.get(setting, 0))
+        if unusual.any():
+            unusual = unusual.reshape(len(values), -1).any(axis=1)
+            count = int(unusual.sum())
+            words = {"jnt": "joint limit", "dof": "degree of freedom", "eq": "equality"}.get(kind, kind)
+            element = f"{setting} of {count} {words}" + "s" * (count > 1 and words != "equality")
+            yield Omission(element, "a setting of MuJoCo's constraint solver, not part of the model")
 
 
 def _unused_notes(model: mujoco.MjModel) -> Iterable[Omission]:

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
 import mujoco
-from mujoco import mjtInertiaFromGeom
+from mujoco import mjtGeom, mjtInertiaFromGeom
 
 from knuckle.model.description import WORLD
 from knuckle.model.mjcf_check import line_of_info
@@ -64,7 +64,9 @@ def check_files(document: Document, folders: Folders) -> Assets:
         except PathEscape as escape:
             problems.append(Omission(f"<{element.tag} file={name!r}>", str(escape), line_of(element)))
             continue
-        if path is None:
+        if path is None and element.tag in ("model", "flexcomp"):  # read as soon as MuJoCo sees the name
+            problems.append(Omission(f"<{element.tag} file={name!r}>", "there is no such file", line_of(element)))
+        elif path is None:
             missing.add(name)
         else:
             found[name] = path
@@ -167,31 +169,40 @@ def _repeats(element: ElementTree.Element) -> int:
 
 
 def drop_missing_files(spec: mujoco.MjSpec, assets: Assets) -> tuple[list[Omission], list[Omission]]:
-    """Take out what needs files that are not there; the second list is of bodies whose mass is then unknown."""
-    lost, unknown_mass = [], []
+    """Take out what needs files that are not there; the second list is of shapes without which the motion is not known.
+
+    Textures and lights are taken out always: nothing here shows them.
+    """
     for unused in [*spec.textures, *spec.lights]:
         spec.delete(unused)
     for material in spec.materials:
         material.textures = [""] * len(material.textures)
-    for asset in [*spec.hfields, *spec.skins]:
-        asset.file = str(assets.found.get(asset.file, asset.file))
-    for mesh in list(spec.meshes):
-        if mesh.file in assets.found:
-            mesh.file = str(assets.found[mesh.file])
-        elif mesh.file in assets.missing:
-            for geom in [g for g in spec.geoms if g.meshname == mesh.name]:
-                body = geom.parent
-                owner = f"mesh {mesh.name!r} of body {body.name!r}"
-                omission = Omission(
-                    owner, f"file {mesh.file!r} is not there; the shape is left out", line_of_info(geom)
-                )
-                known = body.explicitinertial or body.name == WORLD
-                known &= spec.compiler.inertiafromgeom != mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE
-                reason = f"file {mesh.file!r} is not there, and no <inertial> gives the mass it stands for"
-                (lost if known else unknown_mass).append(omission if known else replace(omission, reason=reason))
+    lost, needed = [], []
+    for asset in [*spec.meshes, *spec.hfields, *spec.skins]:
+        if asset.file in assets.found:
+            asset.file = str(assets.found[asset.file])
+        elif asset.file in assets.missing:
+            kind = "mesh" if asset in spec.meshes else "hfield" if asset in spec.hfields else "skin"
+            name = asset.name or PurePosixPath(asset.file).stem
+            told = Omission(f"{kind} {name!r}", f"file {asset.file!r} is not there", line_of_info(asset))
+            for geom in [g for g in spec.geoms if getattr(g, f"{kind}name", None) == name]:
+                known = kind == "mesh" and _mass_is_known(spec, geom)
+                (lost if known else needed).append(_missing_shape(geom, told, known))
                 spec.delete(geom)
-            spec.delete(mesh)
-    for skin in [s for s in spec.skins if s.file in assets.missing]:
-        lost.append(Omission(f"skin {skin.name!r}", f"file {skin.file!r} is not there", line_of_info(skin)))
-        spec.delete(skin)
-    return lost, unknown_mass
+            if kind == "skin":
+                lost.append(told)
+            spec.delete(asset)
+    return lost, needed
+
+
+def _mass_is_known(spec: mujoco.MjSpec, geom) -> bool:
+    """Whether the body's inertia is given without its shapes."""
+    stated = geom.parent.explicitinertial or geom.parent.name == WORLD
+    return stated and spec.compiler.inertiafromgeom != mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE
+
+
+def _missing_shape(geom, told: Omission, known: bool) -> Omission:
+    consequence = "; the shape is left out" if known else ", and no <inertial> gives the mass it stands for"
+    if geom.type == mjtGeom.mjGEOM_HFIELD:
+        consequence = "; height fields are not among the shapes here"
+    return Omission(f"{told.element} of body {geom.parent.name!r}", told.reason + consequence, line_of_info(geom))

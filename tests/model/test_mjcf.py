@@ -348,8 +348,15 @@ def test_what_has_no_effect_on_motion_is_taken():
 
 def test_contact_settings_without_counterpart_are_warned_of():
     xml = mjcf(f"<body><joint/>{BALL.replace('<geom', '<geom adhesion=' + chr(34) + '2' + chr(34))}</body>")
-    with pytest.warns(LoadWarning, match="adhesion of 1 geom"):
+    with pytest.warns(LoadWarning, match="adhesion of 1 geom:"):
         load(xml)
+
+
+def test_solver_settings_are_noted_when_asked():
+    body = '<body><joint solreflimit="0.1 1" range="-1 1"/><geom size="0.1" solref="0.1 1" condim="6"/></body>'
+    before = '<option timestep="0.01" integrator="RK4"><flag sleep="enable"/></option>'
+    told = [o.element for o in load(mjcf(body, before=before), strict=False)[1]]
+    assert told == ["flag sleep='enable'", "solref of 1 geom", "condim of 1 geom", "solref of 1 joint limit", "option"]
 
 
 # Inertia
@@ -439,6 +446,41 @@ def test_missing_mesh_is_reported_where_the_mass_is_known_and_refused_where_it_i
     with pytest.raises(LoadError, match="no <inertial> gives the mass"):
         load(path)
     assert load(path, strict=False)[0].nv == 1
+
+
+@pytest.mark.parametrize("name", ['name="m" ', ""])
+def test_unnamed_assets_and_height_fields_that_are_missing_are_named(name):
+    asset = f'<asset><mesh {name}file="m.stl"/><hfield {name}file="m.png" size="1 1 1 1"/></asset>'
+    ground = '<geom type="hfield" hfield="m"/><geom type="mesh" mesh="m"/>'
+    model, omissions = load(mjcf(ARM + ground, before=asset), strict=False)
+    assert model.nv == 2 and len(model.geometry) == 2
+    told = {o.element: o.reason for o in omissions}
+    assert "'m.stl' is not there" in told["mesh 'm' of body 'world'"]
+    assert "'m.png' is not there" in told["hfield 'm' of body 'world'"]
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        '<asset><model name="other" file="other.xml"/></asset>',
+        '<worldbody><flexcomp name="f" type="mesh" file="other.xml"/></worldbody>',
+        '<include file="other.xml"/>',
+    ],
+)
+def test_a_string_reads_no_files_of_the_working_folder(element, tmp_path, monkeypatch):
+    (tmp_path / "other.xml").write_text(mjcf())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LoadError, match="no such file"):
+        load(mjcf(before=element))
+    assert load(mjcf('<include file="other.xml"/>').replace("other", "part"), package_paths=[_part(tmp_path)]).nv == 2
+
+
+def _part(folder: Path) -> Path:
+    """A folder with an include that is named to the loader."""
+    inside = folder / "inside"
+    inside.mkdir()
+    (inside / "part.xml").write_text(f"<mujocoinclude>{ARM}</mujocoinclude>")
+    return inside
 
 
 def test_includes_are_read_beside_the_file_and_nowhere_else(tmp_path):
