@@ -128,6 +128,14 @@ class _Writer:
             self.text(name)
             variables(equation.invars, new=False)
             variables(equation.outvars, new=True)
-            only = ONLY_MATTERS.get(name)
-            self.write({only: equation.params[only]} if only in equation.params else dict(equation.params))
+            self.write(_what_runs(name, equation.params))
         variables(jaxpr.outvars, new=False)
+
+
+def _what_runs(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a primitive that its machine code depends on."""
+    if name == "native_call":
+        program = params["program"]
+        return {"jaxpr": program.jaxpr, "batched": program.batched, "rows": params["rows"]}
+    only = ONLY_MATTERS.get(name)
+    return {only: params[only]} if only in params else dict(params)

@@ -183,6 +183,15 @@ def test_keys_are_the_same_in_another_process():
     assert printed == program_key(jax.make_jaxpr(jax.hessian(function))(np.ones(3)), batch=None)
 
 
+def test_a_program_that_calls_another_has_a_key_of_its_own():
+    def around(inner):
+        program = Program(jax.make_jaxpr(inner)(np.ones(3)))
+        return program_key(jax.make_jaxpr(lambda x: program(x)[0] * 2)(np.ones(3)))
+
+    assert around(function) is not None
+    assert around(function) == around(function) != around(lambda x: function(x) + 1)
+
+
 def test_a_program_with_a_python_callback_has_no_key():
     def calls_python(x):
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), np.float64), x)
