@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from knuckle.native.c_ops import COperations, c_type, constant_text
 from knuckle.native.ir import Branch, Buffer, Loop, Node, Program, Region, Store
-from knuckle.native.llvm_split import REGION_LIMIT, Piece, cut, defined_by, region_weight
+from knuckle.native.llvm_split import REGION_LIMIT, Piece, Weights, cut, defined_by
 from knuckle.native.passes import lay_out_workspace
 
 SLOT_BYTES = 8
@@ -35,7 +35,7 @@ class CWriter:
         self.operations = COperations()
         self.lines: list[str] = []
         self.functions: list[str] = []
-        self.weights: dict[Region, int] = {}
+        self.weights = Weights()
         self.depth = 1
         self.names: dict[Node, str] = {}
         self.slot_top = self.slot_most = lay_out_workspace(program)
@@ -88,7 +88,7 @@ class CWriter:
     # statements
 
     def region(self, region: Region, escapes: list[Node]) -> None:
-        if region_weight(region, self.weights) > REGION_LIMIT and len(region.statements) > 1:
+        if self.weights.region(region) > REGION_LIMIT and len(region.statements) > 1:
             self.pieces(region, escapes)
             return
         for statement in region.statements:

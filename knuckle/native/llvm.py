@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from knuckle.native.ir import INDEX, Branch, Buffer, Loop, Node, Program, Region, Store, walk
 from knuckle.native.llvm_ops import Lines, Operations, constant_text, memory_type, splat_text, type_text
-from knuckle.native.llvm_split import REGION_LIMIT, SLOT_BYTES, emit_pieces, region_weight
+from knuckle.native.llvm_split import REGION_LIMIT, SLOT_BYTES, Weights, emit_pieces
 from knuckle.native.passes import ALIGNMENT, lay_out_workspace, varying_parts
 
 KERNEL_LANES = 8
@@ -45,7 +45,7 @@ class Emitter:
         self.env: dict[Node, Operand] = {}
         self.splats: dict[tuple[str, str], str] = {}
         self.pointers: dict = {}
-        self.weights: dict[Region, int] = {}
+        self.weights = Weights(lanes, self.varying_buffers)
         self.slot_top = self.slot_most = self.workspace_bytes
         self.slot_lanes: dict[Node, int] = {}
         self._pieces = 0
@@ -251,7 +251,7 @@ class Emitter:
     def emit_region(self, region: Region, escapes: list[Node]) -> None:
         """All statements of a region; `escapes` are its values that are used after it."""
         in_kernel = self.lanes != self.batch_lanes
-        if not in_kernel and region_weight(region, self.weights) > REGION_LIMIT and len(region.statements) > 1:
+        if not in_kernel and self.weights.region(region) > REGION_LIMIT and len(region.statements) > 1:
             emit_pieces(self, region, escapes)
             return
         for statement in region.statements:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from knuckle.native.ir import Branch, Loop, Node, Region, operands, sub_regions, walk
+from knuckle.native.ir import Branch, Buffer, Loop, Node, Region, Store, operands, sub_regions, walk
 from knuckle.native.llvm_ops import memory_type, splat_text, type_text
 
 REGION_LIMIT = 5000  # operations; longer regions are cut
 SHORTEST, LONGEST = 1500, 3500  # operations of a piece
 SLOT_BYTES = 8
+MEMORY_WEIGHT = 3
 
 
 @dataclass
@@ -22,14 +23,30 @@ class Piece:
     """Neighbouring statements of a region: what they define, and what they use from before."""
 
     statements: list
-    defines: set[Node] = field(default_factory=set)
+    defines: dict[Node, None] = field(default_factory=dict)
     needs: list[Node] = field(default_factory=list)
 
 
-def region_weight(region: Region, weights: dict[Region, int]) -> int:
-    if region not in weights:
-        weights[region] = sum(1 + sum(region_weight(r, weights) for r in sub_regions(s)) for s in region.statements)
-    return weights[region]
+class Weights:
+    """How much work statements are for LLVM: loads and stores more than arithmetic, those of single lanes most."""
+
+    def __init__(self, lanes: int = 1, lanewise: Iterable[Buffer] = ()):
+        self._lanes, self._lanewise = lanes, set(lanewise)
+        self._regions: dict[Region, int] = {}
+
+    def region(self, region: Region) -> int:
+        if region not in self._regions:
+            self._regions[region] = sum(self.statement(s) for s in region.statements)
+        return self._regions[region]
+
+    def statement(self, statement) -> int:
+        if isinstance(statement, (Loop, Branch)):
+            return 1 + sum(self.region(r) for r in sub_regions(statement))
+        if isinstance(statement, Node) and statement.op != "load":
+            return 1
+        buffer = statement.buffer if isinstance(statement, Store) else statement.attr.buffer
+        apart = buffer in self._lanewise and buffer.kind != "workspace"
+        return MEMORY_WEIGHT * (self._lanes if apart else 1)
 
 
 def defined_by(statement) -> list[Node]:
@@ -67,11 +84,11 @@ def outside_needs(statement) -> list[Node]:
     return [n for n in used_by(statement) if n.op != "const" and n not in inside]
 
 
-def cut(region: Region, escapes: list[Node], weights: dict[Region, int]) -> list[Piece]:
+def cut(region: Region, escapes: list[Node], weights: Weights) -> list[Piece]:
     """The region's statements in pieces, cut where the fewest values cross."""
     statements = region.statements
     needs = [outside_needs(s) for s in statements]
-    costs = [1 + sum(region_weight(r, weights) for r in sub_regions(s)) for s in statements]
+    costs = [weights.statement(s) for s in statements]
     crossing = _crossing(statements, needs, escapes)
     pieces, start = [], 0
     while start < len(statements):
@@ -79,7 +96,7 @@ def cut(region: Region, escapes: list[Node], weights: dict[Region, int]) -> list
         piece = Piece(statements[start:stop])
         for s, wanted in zip(piece.statements, needs[start:stop], strict=True):
             piece.needs += [n for n in wanted if n not in piece.defines]
-            piece.defines.update(defined_by(s))
+            piece.defines.update(dict.fromkeys(defined_by(s)))
         piece.needs = list(dict.fromkeys(piece.needs))
         pieces.append(piece)
         start = stop
