@@ -11,6 +11,7 @@ import numpy as np
 
 from knuckle.model import inertia as rigid
 from knuckle.model.build import FRICTION_SPEED
+from knuckle.model.export_order import Item, hanging_order
 from knuckle.model.geometry import Mesh
 from knuckle.model.mjcf_arrays import CARRIED
 from knuckle.model.mjcf_inertia import NOTHING, principal
@@ -34,12 +35,10 @@ def write(model: Model) -> str:
     SubElement(root, "compiler", angle="radian", autolimits="false", inertiafromgeom="auto")
     SubElement(root, "option", gravity=_numbers(model.gravity))
     meshes = _write_meshes(root, model)
-    world = SubElement(root, "worldbody")
-    elements = _write_bodies(world, model)
-    carriers = _write_frames(elements, model)
-    _write_geoms(carriers, model, meshes)
+    bodies = _Bodies(SubElement(root, "worldbody"), model)
+    _write_geoms(root, bodies.carriers, model, meshes)
     _write_excludes(root, model)
-    _write_equalities(root, elements, model)
+    _write_equalities(root, bodies.elements, model)
     _write_actuators(root, model)
     _write_speeds(root, model)
     _write_keyframes(root, model)
@@ -135,22 +134,53 @@ def _stages(model: Model) -> set[int]:
 # Bodies
 
 
-def _write_bodies(world: Element, model: Model) -> dict[int, Element]:
-    """The element of each link, by number; -1 is the world."""
-    topology, stages = model.topology, _stages(model)
-    elements = {-1: world}
-    for link, (name, parent) in enumerate(zip(topology.link_names, topology.parent, strict=True)):
-        body = elements[parent]
-        if parent not in stages:
-            body = SubElement(body, "body", _placement(model, link))
-        if link not in stages:
+@dataclass(frozen=True)
+class _Carrier:
+    """An element that shapes are written into, and its pose on its link."""
+
+    element: Element
+    position: np.ndarray
+    rotation: np.ndarray
+
+
+class _Bodies:
+    """The elements of links by number (-1 is the world), and of all that can carry shapes by name."""
+
+    def __init__(self, world: Element, model: Model):
+        self.model, self.stages = model, _stages(model)
+        self.elements = {-1: world}
+        self.carriers = {"world": _Carrier(world, np.zeros(3), IDENTITY)}
+        self.named = {*model.geometry.body, *(name for pair in model.topology.excludes for name in pair)}
+        for link, items in hanging_order(model).items():
+            self._write_items(link, items)
+
+    def _write_items(self, link: int, items: list[Item]) -> None:
+        """Frames that come before all else are sites; later ones, and those with shapes, are bodies without joints."""
+        bodies_begun = False
+        for kind, number in items:
+            bodies_begun |= kind == "link" or self.model.frames.names[number] in self.named
+            if kind == "link":
+                self._write_link(link, number)
+            else:
+                self._write_frame(link, number, "body" if bodies_begun else "site")
+
+    def _write_frame(self, link: int, number: int, tag: str) -> None:
+        frames = self.model.frames
+        name, position, rotation = frames.names[number], frames.position[number], frames.rotation[number]
+        pose = {"pos": _numbers(position), "quat": _numbers(rotation)}
+        element = SubElement(self.elements[link], tag, {"name": name, **pose})
+        self.carriers[name] = _Carrier(element, np.asarray(position), _unit(rotation))
+
+    def _write_link(self, parent: int, link: int) -> None:
+        body, name = self.elements[parent], self.model.link_names[link]
+        if parent not in self.stages:
+            body = SubElement(body, "body", _placement(self.model, link))
+        if link not in self.stages:
             body.set("name", name)
-            body.append(_inertial(model, link))
-        elements[link] = body
-        body.append(_joint(model, link))
-    for body in set(elements.values()) - {world}:
-        body[:] = sorted(body, key=lambda e: e.tag != "inertial")
-    return elements
+            body.insert(0, _inertial(self.model, link))
+        body.append(_joint(self.model, link))
+        self.elements[link] = body
+        self.carriers[name] = _Carrier(body, np.zeros(3), IDENTITY)
 
 
 def _placement(model: Model, link: int) -> dict[str, str]:
@@ -202,28 +232,6 @@ def _joint(model: Model, link: int) -> Element:
 # What stands on bodies
 
 
-@dataclass(frozen=True)
-class _Carrier:
-    """An element that shapes are written into, and its pose on its link."""
-
-    element: Element
-    position: np.ndarray
-    rotation: np.ndarray
-
-
-def _write_frames(elements: dict[int, Element], model: Model) -> dict[str, _Carrier]:
-    """Sites; welded links that carry shapes or stand in an exclude are bodies again. Returns what can carry shapes."""
-    frames, names = model.frames, ("world", *model.link_names)
-    carriers = {name: _Carrier(elements[link], np.zeros(3), IDENTITY) for link, name in enumerate(names, -1)}
-    bodies = {*model.geometry.body, *(name for pair in model.topology.excludes for name in pair)}
-    for k, (name, link) in enumerate(zip(frames.names, frames.link, strict=True)):
-        tag = "body" if name in bodies else "site"
-        attributes = {"pos": _numbers(frames.position[k]), "quat": _numbers(frames.rotation[k])}
-        element = SubElement(elements[link], tag, {"name": name, **attributes})
-        carriers[name] = _Carrier(element, np.asarray(frames.position[k]), _unit(frames.rotation[k]))
-    return carriers
-
-
 def _write_meshes(root: Element, model: Model) -> dict[int, str]:
     """An asset for each mesh at each scale; returns their names by number of the shape."""
     geometry = model.geometry
@@ -246,8 +254,8 @@ def _write_meshes(root: Element, model: Model) -> dict[int, str]:
     return used
 
 
-def _write_geoms(carriers: dict[str, _Carrier], model: Model, meshes: dict[int, str]) -> None:
-    """Geoms without mass, since bodies state theirs."""
+def _write_geoms(root: Element, carriers: dict[str, _Carrier], model: Model, meshes: dict[int, str]) -> None:
+    """Geoms without mass, since bodies state theirs; colours of more digits than MuJoCo keeps are carried along."""
     geometry = model.geometry
     for k, kind in enumerate(geometry.kind):
         carrier = carriers[geometry.body[k]]
@@ -269,6 +277,8 @@ def _write_geoms(carriers: dict[str, _Carrier], model: Model, meshes: dict[int, 
             "conaffinity": str(geometry.conaffinity[k]),
             "rgba": _numbers(geometry.rgba[k]),
         }
+        if tuple(float(str(np.float32(c))) for c in geometry.rgba[k]) != geometry.rgba[k] and geometry.names[k]:
+            _carry(root, f"rgba/{geometry.names[k]}", geometry.rgba[k])
 
 
 # What stands beside bodies
@@ -337,14 +347,18 @@ def _transmission(model: Model, actuator: int) -> tuple[str, np.ndarray]:
 
 
 def _write_speeds(root: Element, model: Model) -> None:
-    """Speed limits as custom numbers: MJCF has no attribute for them."""
     topology = model.topology
-    custom = root.find("custom")
     for link, joint in enumerate(topology.joint_names):
         speed = np.asarray(model.speed)[topology.v_start[link] : topology.v_stop[link]]
         if np.any(np.isfinite(speed)):
-            custom = SubElement(root, "custom") if custom is None else custom
-            SubElement(custom, "numeric", name=f"{CARRIED}speed/{joint}", data=_numbers(speed))
+            _carry(root, f"speed/{joint}", speed)
+
+
+def _carry(root: Element, name: str, numbers) -> None:
+    """Write numbers as custom data: MJCF has no attribute for them, or one of fewer digits."""
+    custom = root.find("custom")
+    custom = SubElement(root, "custom") if custom is None else custom
+    SubElement(custom, "numeric", name=CARRIED + name, data=_numbers(numbers))
 
 
 def _write_keyframes(root: Element, model: Model) -> None:

@@ -161,6 +161,7 @@ class Reader:
         damped = not disabled(m, mjtDisableBit.mjDSBL_DAMPER)
         rough = not disabled(m, mjtDisableBit.mjDSBL_FRICTIONLOSS, mjtDisableBit.mjDSBL_CONSTRAINT)
         lower, upper = self._range(j, kind)
+        speed = self._carried(f"speed/{self.joints[j]}")
         return Joint(
             kind,
             name=self.joints[j],
@@ -175,7 +176,7 @@ class Reader:
             armature=m.dof_armature[v : v + nv].copy(),
             friction=m.dof_frictionloss[v : v + nv] * rough,
             effort=float(m.jnt_actfrcrange[j, 1]) if m.jnt_actfrclimited[j] else math.inf,
-            speed=self._carried_speed(self.joints[j], nv),
+            speed=math.inf if speed is None else speed,
         )
 
     def _range(self, j: int, kind: JointKind) -> tuple[float, float]:
@@ -185,12 +186,13 @@ class Reader:
         lower, upper = (float(limit) for limit in self.m.jnt_range[j])
         return (-math.inf if kind == "ball" else lower), upper
 
-    def _carried_speed(self, joint: str, nv: int) -> float | np.ndarray:
-        number = mujoco.mj_name2id(self.m, int(mjtObj.mjOBJ_NUMERIC), f"{CARRIED}speed/{joint}")
+    def _carried(self, name: str) -> np.ndarray | None:
+        """Numbers that a saved model carries as custom data."""
+        number = mujoco.mj_name2id(self.m, int(mjtObj.mjOBJ_NUMERIC), CARRIED + name)
         if number < 0:
-            return math.inf
+            return None
         start = self.m.numeric_adr[number]
-        return self.m.numeric_data[start : start + nv].copy()
+        return self.m.numeric_data[start : start + self.m.numeric_size[number]].copy()
 
     def _frames(self, body: int) -> list[Frame]:
         m = self.m
@@ -227,6 +229,9 @@ class Reader:
 
     def _colour(self, i: int) -> tuple[float, ...]:
         """The geom's own colour, or its material's if it has the default one, as MuJoCo draws it."""
+        carried = self._carried(f"rgba/{self.geoms[i]}")
+        if carried is not None:
+            return tuple(map(float, carried))
         own, material = self.m.geom_rgba[i], self.m.geom_matid[i]
         chosen = self.m.mat_rgba[material] if material >= 0 and tuple(own) == PLAIN_RGBA else own
         return tuple(float(str(c)) for c in chosen)  # the shortest decimals of MuJoCo's float32
