@@ -1,6 +1,6 @@
 """Native code as a JAX primitive: jit, grad, jvp and vmap around it stay native.
 
-`native_call` carries a `Program`, a jaxpr with what is derived from it (linearised, transposed, over a batch), each
+`native_call` carries a `Program`, a jaxpr with what is derived from it (tangent map, transpose, over a batch), each
 compiled when first lowered. Under `jax.jit` on a CPU it becomes one XLA FFI call of machine code; on other platforms
 it is the jaxpr itself.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -99,8 +98,8 @@ class Program:
         """The program with a batch axis on the flagged inputs."""
         return self.derive(("batch", flags), lambda: Program(self.jaxpr, flags if any(flags) else None))
 
-    def linearized(self, moving: tuple[bool, ...]) -> Linearized:
-        return self.derive(("linearized", moving), lambda: linearize(self, moving))
+    def tangent_map(self, moving: tuple[bool, ...]) -> tuple[Program, tuple[bool, ...]]:
+        return self.derive(("tangent map", moving), lambda: differentiate(self, moving))
 
     def transposed(self, unknown: tuple[bool, ...], nonzero: tuple[bool, ...]) -> Program:
         return self.derive(("transposed", unknown, nonzero), lambda: transpose(self, unknown, nonzero))
@@ -120,16 +119,6 @@ def hoist_tracers(closed: Any) -> tuple[Any, list[Any]]:
     return hoisted, pick(flags, closed.consts)
 
 
-@dataclass(frozen=True)
-class Linearized:
-    """A program cut in two: `primal` also returns what the linear map needs, `linear` takes that and tangents."""
-
-    primal: Program
-    linear: Program
-    residuals: tuple[tuple[str, int], ...]  # each an input or an output of `primal`, by number
-    nonzero_outputs: tuple[bool, ...]
-
-
 def is_inexact(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
@@ -144,66 +133,26 @@ def pick(flags: Sequence[bool], values: Sequence[Any], wanted: bool = True) -> l
     return [value for flag, value in zip(flags, values, strict=True) if flag is wanted]
 
 
-def linearize(program: Program, moving: tuple[bool, ...]) -> Linearized:
-    """Cuts the program by `jax.linearize` with respect to the inputs that have tangents."""
+def differentiate(program: Program, moving: tuple[bool, ...]) -> tuple[Program, tuple[bool, ...]]:
+    """The tangent map: from all inputs and the tangents of the moving ones to the tangents of outputs that can move.
+
+    It computes again what it needs of the primal values. Stored instead, they would lose what the compiler knows
+    of them (constants, structural zeros): three times the operations for a quadruped's gradient.
+    """
     function = jaxpr_as_fun(program.jaxpr)
     inexact = tuple(is_inexact(aval) for aval in program.out_avals)
-    structure: Any = None
 
-    def primal(*arguments):
+    def tangents_out(arguments, tangents):
         def of_moving(*values):
-            outputs = function(*merge(moving, values, pick(moving, arguments, False)))
-            return pick(inexact, outputs), pick(inexact, outputs, False)
+            return pick(inexact, function(*merge(moving, values, pick(moving, arguments, False))))
 
-        outputs, linear_map, others = jax.linearize(of_moving, *pick(moving, arguments), has_aux=True)
-        nonlocal structure
-        residuals, structure = jax.tree.flatten(linear_map)
-        return [*merge(inexact, outputs, others), *residuals]
+        return jax.jvp(of_moving, tuple(pick(moving, arguments)), tuple(tangents))[1]
 
-    def linear(residuals, tangents):
-        return jax.tree.unflatten(structure, residuals)(*tangents)
-
-    primal_jaxpr = jax.make_jaxpr(primal)(*program.in_avals)
-    residual_avals = primal_jaxpr.out_avals[len(inexact) :]
-    linear_jaxpr = jax.make_jaxpr(linear)(residual_avals, pick(moving, program.in_avals))
-    return _drop_needless_residuals(program, moving, inexact, primal_jaxpr, linear_jaxpr)
-
-
-def _drop_needless_residuals(program, moving, inexact, primal: Any, linear: Any) -> Linearized:
-    """Residuals that are inputs, outputs or constants of the primal program are not returned once more."""
-    outputs = list(primal.jaxpr.outvars[: len(inexact)])
-    inputs = list(primal.jaxpr.invars)
-    constants = dict(zip(primal.jaxpr.constvars, primal.consts, strict=True))
-    residual_inputs = linear.jaxpr.invars[: len(primal.jaxpr.outvars) - len(inexact)]
-    sources, kept_inputs, constant_inputs, constant_values = [], [], [], []
-    for variable, residual_input in zip(primal.jaxpr.outvars[len(inexact) :], residual_inputs, strict=True):
-        if hasattr(variable, "val") or variable in constants:
-            constant_inputs.append(residual_input)
-            constant_values.append(variable.val if hasattr(variable, "val") else constants[variable])
-            continue
-        if variable not in inputs and variable not in outputs:
-            outputs.append(variable)
-        sources.append(("input", inputs.index(variable)) if variable in inputs else ("output", outputs.index(variable)))
-        kept_inputs.append(residual_input)
-    primal_jaxpr = _with_variables(primal, outvars=outputs)
-    linear_jaxpr = _with_variables(
-        linear,
-        constvars=[*linear.jaxpr.constvars, *constant_inputs],
-        invars=[*kept_inputs, *linear.jaxpr.invars[len(residual_inputs) :]],
-        consts=[*linear.consts, *constant_values],
-    )
-    live = _depends_on(linear_jaxpr.jaxpr, linear_jaxpr.jaxpr.invars[len(kept_inputs) :])
-    linear_jaxpr = _with_variables(linear_jaxpr, outvars=pick(live, linear_jaxpr.jaxpr.outvars))
-    flags = None
-    if program.batched is not None:
-        by_source = [kind == "output" or program.batched[number] for kind, number in sources]
-        flags = (*by_source, *pick(moving, program.batched))
-    return Linearized(
-        primal=Program(primal_jaxpr, program.batched),
-        linear=Program(linear_jaxpr, flags if flags and any(flags) else None),
-        residuals=tuple(sources),
-        nonzero_outputs=tuple(merge(inexact, live, [False] * inexact.count(False))),
-    )
+    closed: Any = jax.make_jaxpr(tangents_out)(program.in_avals, pick(moving, program.in_avals))
+    live = _depends_on(closed.jaxpr, closed.jaxpr.invars[len(program.in_avals) :])
+    closed = _with_variables(closed, outvars=pick(live, closed.jaxpr.outvars))
+    flags = None if program.batched is None else (*program.batched, *pick(moving, program.batched))
+    return Program(closed, flags), tuple(merge(inexact, live, [False] * inexact.count(False)))
 
 
 def _with_variables(closed: Any, consts: Sequence[Any] | None = None, **variables: Sequence[Any]) -> Any:
@@ -268,13 +217,11 @@ def _abstract_eval(*avals: Any, program: Program, rows: int | None):
 
 def _jvp(primals, tangents, *, program: Program, rows: int | None):
     moving = tuple(type(t) is not ad.Zero and t.dtype != jax.dtypes.float0 for t in tangents)
-    cut = program.linearized(moving)
-    everything = _bind(cut.primal, primals, rows)
-    residuals = [primals[number] if kind == "input" else everything[number] for kind, number in cut.residuals]
-    moved = _bind(cut.linear, [*residuals, *pick(moving, tangents)], rows)
-    outputs = everything[: len(program.out_avals)]
-    zeros = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in pick(cut.nonzero_outputs, outputs, False)]
-    return outputs, merge(cut.nonzero_outputs, moved, zeros)
+    tangent_map, can_move = program.tangent_map(moving)
+    outputs = _bind(program, primals, rows)
+    moved = _bind(tangent_map, [*primals, *pick(moving, tangents)], rows)
+    zeros = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in pick(can_move, outputs, False)]
+    return outputs, merge(can_move, moved, zeros)
 
 
 def _transpose(cotangents, *arguments, program: Program, rows: int | None):

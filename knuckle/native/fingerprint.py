@@ -137,5 +137,5 @@ def _what_runs(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if name == "native_call":
         program = params["program"]
         return {"jaxpr": program.jaxpr, "batched": program.batched, "rows": params["rows"]}
-    only = ONLY_MATTERS.get(name)
+    only = ONLY_MATTERS.get(name, "")
     return {only: params[only]} if only in params else dict(params)
