@@ -49,7 +49,10 @@ def read(
     problems = [*unknown_mass, *refusals(compiled)]
     if strict and problems:
         refuse(document.source, problems)
-    description, renamed = Reader(compiled).description()
+    try:
+        description, renamed = Reader(compiled).description()
+    except ValueError as error:
+        refuse(document.source, str(error))
     description = _with_base(description, floating, document.source)
     noted = notes(compiled) if strict else [*notes(compiled), *small_notes(compiled)]
     return description, [*problems, *mended, *lost, *warned, *renamed, *noted]

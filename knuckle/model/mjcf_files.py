@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
@@ -102,10 +102,12 @@ def _too_large(root: ElementTree.Element) -> list[Omission]:
 
 
 def _number(text: str) -> float:
+    """The value of a count; zero for what is no number, which MuJoCo refuses."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return 0.0  # MuJoCo refuses what is no number
+        return 0.0
+    return 0.0 if math.isnan(value) else value
 
 
 def _references(root: ElementTree.Element):
@@ -165,7 +167,7 @@ def _repeats(element: ElementTree.Element) -> int:
     if element.tag not in ("replicate", "composite", "flexcomp"):
         return 1
     counts = (min(_number(count), 2.0 * MAX_EXPANDED) for count in element.get("count", "").split())
-    return prod(max(1, int(count)) for count in counts)
+    return math.prod(max(1, int(count)) for count in counts)
 
 
 def drop_missing_files(spec: mujoco.MjSpec, assets: Assets) -> tuple[list[Omission], list[Omission]]:

@@ -556,6 +556,13 @@ def test_what_mujoco_cannot_read_is_refused_in_its_words(xml):
         load(xml)
 
 
+def test_numbers_that_mujoco_takes_and_we_do_not_are_refused_by_name():
+    with pytest.raises(LoadError, match="shape 'g': friction"):
+        load(mjcf('<body><joint/><geom name="g" size="0.1" friction="-1"/></body>'))
+    with pytest.raises(LoadError, match="expected numbers"):
+        load(mjcf(f'<replicate count="nan">{ARM}</replicate>'))
+
+
 # Robots of many makers
 
 TOO_MUCH = {
