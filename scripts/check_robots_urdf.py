@@ -88,6 +88,8 @@ def _mend(root: ElementTree.Element, names: list[str]) -> None:
         inertia, mass = link.find("inertial/inertia"), link.find("inertial/mass")
         if link.get("name") in names and inertia is not None and mass is not None:
             moment = np.array([float(inertia.get(key, "nan")) for key in MOMENTS])
+            for key in ("iyx", "izx", "izy"):
+                inertia.attrib.pop(key, None)  # some files state both halves
             for key, value in zip(MOMENTS, repaired(float(mass.get("value", "nan")), moment), strict=True):
                 inertia.set(key, repr(float(value)))
 
