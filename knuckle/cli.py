@@ -238,7 +238,8 @@ def _simulate(
         ended_by = INTERRUPTED
     q, qd = np.split(np.concatenate(states), [model.nq], axis=1)
     time, controls = dt * np.arange(len(q)), np.broadcast_to(control, (len(q), model.nu))
-    return Run(kn.Trajectory(*map(jnp.asarray, (time, q, qd, controls))), ended_by)
+    motion = kn.Trajectory(jnp.asarray(time), jnp.asarray(q), jnp.asarray(qd), jnp.asarray(controls))
+    return Run(motion, ended_by)
 
 
 def _finite_rows(values: np.ndarray) -> int:
