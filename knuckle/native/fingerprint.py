@@ -14,7 +14,7 @@ import jax
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
-from jax.core import ShapedArray, Tracer
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 ONLY_MATTERS = {  # of these primitives one parameter is run; the others are for differentiation or placement
@@ -50,45 +50,49 @@ def program_key(jaxpr: ClosedJaxpr, **options: Any) -> str | None:
         writer.write(options)
     except Uncacheable:
         return None
-    writer.digest.update(environment())
-    return writer.digest.hexdigest()
+    return hashlib.sha256(writer.content() + environment()).hexdigest()
 
 
 class _Writer:
-    """Feeds values to a hash, so that equal programs give equal digests in every process."""
+    """Writes values down, so that equal programs give equal text in every process."""
 
     def __init__(self):
-        self.digest = hashlib.sha256()
+        self._parts: list[str] = []
+        self._avals: dict[Any, str] = {}
+        self._jaxprs: dict[int, str] = {}
+
+    def content(self) -> bytes:
+        return "".join(self._parts).encode()
 
     def text(self, *parts: Any) -> None:
         for part in parts:
-            encoded = str(part).encode()
-            self.digest.update(len(encoded).to_bytes(8, "little") + encoded)
+            words = str(part)
+            self._parts.append(f"{len(words)}:{words}")
 
     def write(self, value: Any) -> None:
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
             self.text(type(value).__name__, repr(value))
-        elif isinstance(value, np.ndarray | np.generic | jax.Array):
+        elif isinstance(value, (tuple, list, dict)):
+            self._container(value)
+        elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
             self._array(value)
-        elif isinstance(value, ClosedJaxpr | Jaxpr):
-            self._jaxpr(value)
-        elif isinstance(value, np.dtype | type):
-            self.text("type", np.dtype(value).str if isinstance(value, np.dtype) else value.__qualname__)
+        elif isinstance(value, (ClosedJaxpr, Jaxpr)):
+            self._jaxpr_once(value)
+        elif isinstance(value, (np.dtype, type)):
+            self.text("type", value.name if isinstance(value, np.dtype) else value.__qualname__)
         elif isinstance(value, enum.Enum):
             self.text(type(value).__qualname__, value.name)
         elif isinstance(value, jax.sharding.Sharding):
             self.text("placement")  # one processor runs it all
-        elif isinstance(value, ShapedArray):
-            self.text("aval", value.shape, value.dtype)
         else:
             self._container(value)
 
     def _container(self, value: Any) -> None:
         if isinstance(value, Mapping):
             items: Any = sorted(value.items())
-        elif isinstance(value, set | frozenset):
+        elif isinstance(value, (set, frozenset)):
             items = sorted(value)
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, (tuple, list)):
             items = value
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
@@ -99,37 +103,58 @@ class _Writer:
             self.write(item)
 
     def _array(self, value: Any) -> None:
-        if isinstance(value, Tracer):
-            raise Uncacheable("a tracer has no content to hash")
+        if isinstance(value, Tracer) or not isinstance(value.dtype, np.dtype):
+            raise Uncacheable(f"a {type(value).__name__} of {value.dtype} has no content to hash")
         array = np.asarray(value)
         if array.dtype.hasobject:
             raise Uncacheable("an array of objects has no content to hash")
-        self.text("array", array.dtype.str, array.shape)
-        self.digest.update(np.ascontiguousarray(array).tobytes())
+        self._aval(array)
+        self.text(hashlib.sha256(array.tobytes()).hexdigest() if array.size > 4 else array.tobytes().hex())
+
+    def _aval(self, value: Any) -> None:
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            raise Uncacheable(f"a {type(value).__name__} has no shape")
+        key = value.shape, value.dtype
+        words = self._avals.get(key)
+        if words is None:
+            words = self._avals[key] = f"{value.dtype}{list(value.shape)}"
+        self.text(words)
+
+    def _jaxpr_once(self, value: Any) -> None:
+        """The jaxpr, or where it was written before its digest: JAX shares those of its own functions."""
+        if id(value) not in self._jaxprs:
+            outside, self._parts = self._parts, []
+            self._jaxpr(value)
+            digest = hashlib.sha256(self.content()).hexdigest()
+            self._parts, self._jaxprs[id(value)] = outside, digest
+        self.text("jaxpr", self._jaxprs[id(value)])
 
     def _jaxpr(self, value: Any) -> None:
         consts, jaxpr = (value.consts, value.jaxpr) if isinstance(value, ClosedJaxpr) else ([], value)
         self.write(list(consts))
         numbers: dict[Any, int] = {}
 
-        def variables(atoms: Any, new: bool) -> None:
+        def define(variables: Any) -> None:
+            for variable in variables:
+                numbers[variable] = len(numbers)
+                self._aval(variable.aval)
+
+        def use(atoms: Any) -> None:
             for atom in atoms:
                 if isinstance(atom, Literal):
+                    self._aval(atom.aval)
                     self.write(atom.val)
-                elif new:
-                    numbers[atom] = len(numbers)
-                if not isinstance(atom, Literal):
+                else:
                     self.text(numbers[atom])
-                self.write(atom.aval)
 
-        variables([*jaxpr.constvars, *jaxpr.invars], new=True)
+        define([*jaxpr.constvars, *jaxpr.invars])
         for equation in jaxpr.eqns:
             name = equation.primitive.name
             self.text(name)
-            variables(equation.invars, new=False)
-            variables(equation.outvars, new=True)
+            use(equation.invars)
+            define(equation.outvars)
             self.write(_what_runs(name, equation.params))
-        variables(jaxpr.outvars, new=False)
+        use(jaxpr.outvars)
 
 
 def _what_runs(name: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -199,6 +199,11 @@ def test_a_program_with_a_python_callback_has_no_key():
     assert program_key(jax.make_jaxpr(calls_python)(np.ones(3))) is None
 
 
+def test_a_random_key_among_the_constants_has_no_content():
+    key = jax.random.key(0)
+    assert program_key(jax.make_jaxpr(lambda x: x + jax.random.uniform(key, (3,), x.dtype))(np.ones(3))) is None
+
+
 def test_compiled_code_is_read_back_and_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("KNUCKLE_CACHE", str(tmp_path))
     x = np.array([0.3, -0.2, 0.9])
