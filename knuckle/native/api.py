@@ -13,6 +13,7 @@ import numpy as np
 
 from knuckle.native.compile import Compiled
 from knuckle.native.ffi import Program
+from knuckle.native.lower import COVERED, is_covered
 
 NUMBERS = (bool, int, float)
 
@@ -28,8 +29,8 @@ def check_leaves(arguments: Any) -> None:
         where = _where(path)
         if not isinstance(leaf, (np.ndarray, np.generic, jax.Array, *NUMBERS)):
             raise TypeError(f"native: expected an array or a number at {where}, got {type(leaf).__name__} {leaf!r:.60}")
-        if hasattr(leaf, "dtype") and (not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind not in "fiub"):
-            raise TypeError(f"native: expected floats, integers or booleans at {where}, got dtype {leaf.dtype}")
+        if hasattr(leaf, "dtype") and not is_covered(leaf.dtype):
+            raise TypeError(f"native: expected {COVERED} at {where}, got dtype {leaf.dtype}")
 
 
 def _where(path) -> str:
@@ -85,7 +86,9 @@ class Native:
             raise
         if found is None:
             check_leaves((args, kwargs))
-            found = self._versions[key] = self._specialise(function, tree, leaves)
+            found = self._specialise(function, tree, leaves)
+            if not found[0].hoisted:
+                self._versions[key] = found  # a program around tracers is good for this call only
         return (*found, leaves)
 
     def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Program, Any]:

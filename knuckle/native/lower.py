@@ -14,6 +14,7 @@ from knuckle.native.trace import Constant, Equation, Flat, UnsupportedPrimitive,
 from knuckle.native.values import SCALAR_LIMIT, Memory, Value, from_numpy, scalars, whole, write
 
 INPUT_LIMIT = 256  # elements; larger inputs are read from memory where they are used
+COVERED = "float32, float64, integers and booleans"
 RULES: dict[str, Callable] = {}
 
 
@@ -51,6 +52,10 @@ def with_words(equation: Equation) -> Equation:
         params["permutation"] += tuple(range(rank, rank + len(words)))
     outputs = [Var(word_aval(v.aval)) for v in equation.outputs]
     return replace(equation, params=params, outputs=outputs)
+
+
+def is_covered(dtype) -> bool:
+    return isinstance(dtype, np.dtype) and (dtype.kind in "iub" or (dtype.kind == "f" and dtype.itemsize in (4, 8)))
 
 
 def is_key(aval) -> bool:
@@ -108,6 +113,12 @@ class Lowering(Algebra):
                 f"native code does not cover the primitive '{equation.primitive}', used at {equation.where}; "
                 "jax.jit will do: compile that function with jax.jit instead of native.jit"
             )
+        for variable in equation.outputs:
+            if not is_covered(variable.aval.dtype) and not is_key(variable.aval):
+                raise UnsupportedPrimitive(
+                    f"native code has {COVERED}, but '{equation.primitive}' at {equation.where} gives "
+                    f"{variable.aval.dtype}; jax.jit will do"
+                )
         results = found(self, with_words(equation), *values)
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
