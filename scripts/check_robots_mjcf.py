@@ -4,9 +4,6 @@ MuJoCo's smooth dynamics are the reference: constraints off (limits, contact, eq
 constraint in MuJoCo and a smooth joint force here, so it is left out on both sides).
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 from __future__ import annotations
 
 import warnings

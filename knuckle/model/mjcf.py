@@ -1,8 +1,5 @@
 """MJCF to a description: MuJoCo compiles the file (defaults, frames, inertia of geoms), and we read the result."""
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 from __future__ import annotations
 
 import warnings

@@ -1,8 +1,5 @@
 """A compiled MuJoCo model read as a description."""
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 from __future__ import annotations
 
 import math

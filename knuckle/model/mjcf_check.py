@@ -1,8 +1,5 @@
 """What an MJCF model holds that Knuckle cannot: refused if it changes motion, noted if it does not."""
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 from __future__ import annotations
 
 import re

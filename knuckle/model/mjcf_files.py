@@ -1,8 +1,5 @@
 """Which files an MJCF description reads, and whether it may: looked at before MuJoCo opens any of them."""
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 from __future__ import annotations
 
 import math

@@ -1,8 +1,5 @@
 """Inertia stated in MJCF: checked before MuJoCo sees it, mended if asked, and put as MuJoCo takes it."""
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 from __future__ import annotations
 
 import math

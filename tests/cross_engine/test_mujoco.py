@@ -6,9 +6,6 @@ force), so it is left out on both sides. Tolerances: 1e-9 relative is the projec
 dynamics, |M qdd + C - tau| over the sum of its terms, does not grow with the condition of M and stays below 1e-10.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 import os
 import runpy
 from pathlib import Path

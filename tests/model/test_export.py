@@ -1,8 +1,5 @@
 """MJCF that is written loads back as the same model, here and in MuJoCo; what MJCF has no place for is named."""
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 import os
 import warnings
 from pathlib import Path

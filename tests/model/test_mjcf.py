@@ -1,8 +1,5 @@
 """MJCF in, description out: values, names, refusals with their reasons, and files that mean harm."""
 
-# pyright: reportAttributeAccessIssue=false
-# (MuJoCo has no type stubs)
-
 import csv
 import math
 import os
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 
 from knuckle.model import inertia as rigid
+from knuckle.model.description import Weld
 from knuckle.model.load import load
 from knuckle.model.mjcf import read
 from knuckle.model.report import LoadError, LoadWarning
@@ -213,7 +211,7 @@ def test_equality_residual_is_mujocos(element):
     ends = [_end(equality, side, data) for side in ("a", "b")]
     rows = np.flatnonzero(data.efc_type == mujoco.mjtConstraint.mjCNSTR_EQUALITY)
     np.testing.assert_allclose(ends[0][0] - ends[1][0], data.efc_pos[rows[:3]], atol=1e-13)
-    if "weld" in element:
+    if isinstance(equality, Weld):
         error = rigid.quaternion_product(ends[1][1] * (1, -1, -1, -1), ends[0][1])
         np.testing.assert_allclose(equality.torque_scale * error[1:], data.efc_pos[rows[3:]], atol=1e-13)
 
