@@ -43,6 +43,7 @@ def check_urdf(path: str | Path, *, floating: bool = False, states: int = 3, see
         _rename_world(root)
     mended = _mended_links(path)
     _mend(root, mended)
+    _strip_numbers(root)
     text = ElementTree.tostring(root, "unicode")
     description, _ = read(text, floating=floating or None, strict=False)
     model = build(description)
@@ -92,6 +93,12 @@ def _mend(root: ElementTree.Element, names: list[str]) -> None:
                 inertia.attrib.pop(key, None)  # some files state both halves
             for key, value in zip(MOMENTS, repaired(float(mass.get("value", "nan")), moment), strict=True):
                 inertia.set(key, repr(float(value)))
+
+
+def _strip_numbers(root: ElementTree.Element) -> None:
+    """urdfdom, which reads for Pinocchio, drops a link's moments where one has a space behind it, as in two files."""
+    for inertia in root.iter("inertia"):
+        inertia.attrib.update({key: value.strip() for key, value in inertia.attrib.items()})
 
 
 @dataclass

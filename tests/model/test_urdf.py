@@ -141,6 +141,11 @@ def test_missing_moments_are_not_made_up(missing):
     assert f"expected an attribute {missing!r}, there is none" in "".join(problems(text))
 
 
+def test_a_number_may_have_white_space_around_it():
+    description, _ = read(arm().replace('ixz="0"', 'ixz=" 0.25\n  "'))
+    assert description.links[1].central_inertia()[1][4] == 0.25
+
+
 @pytest.mark.parametrize("part", ["mass", "inertia"])
 def test_half_an_inertial_is_refused(part):
     text = arm().replace(f"<{part} ", f"<x{part} ")
