@@ -11,7 +11,7 @@ import pytest
 
 from knuckle import native
 
-CLOSE = {"rtol": 1e-13, "atol": 1e-13}  # a few roundings of numbers of size one
+CLOSE = 1e-13  # a few roundings of numbers of size one
 
 
 class Spring(eqx.Module):
@@ -31,7 +31,7 @@ fast_force = native.jit(force)
 
 
 def same(found, expected):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **CLOSE), found, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=CLOSE, atol=CLOSE), found, expected)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
 
 
