@@ -50,7 +50,7 @@ class Program:
     def __call__(self, *leaves: Any) -> list[Any]:
         """The flat results: computed at once for NumPy arrays and Python numbers, else through JAX."""
         if HOST_TYPES.issuperset(map(type, leaves)) and not self.hoisted:
-            return (self._function or self.function())(*leaves)
+            return (self._function or self.function()).call(*leaves)
         leaves = (*self.hoisted, *leaves)
         rows = None if self.batched is None else self._batch_size(leaves)
         if any(isinstance(leaf, Tracer) for leaf in leaves):

@@ -24,6 +24,8 @@ import llvmlite.binding as llvm
 import numpy as np
 from jax.core import Tracer
 
+from knuckle.native import fastcall
+
 ALIGNMENT = 64  # bytes, of the workspace
 C_CONTIGUOUS_AND_ALIGNED = 0x0101  # bits of numpy's flags.num
 CHUNK_ROUNDING = 64  # rows of a batch: chunks start on multiples, so that lanes fill
@@ -73,6 +75,12 @@ def load(object_code: bytes, symbol: str) -> int:
         tracker = builder.link(_linker(), f"knuckle{next(_library_numbers)}")
         _loaded.append(tracker)
         return tracker[symbol]
+
+
+@cache
+def _fastcall_entry() -> int | None:
+    code = fastcall.object_code()
+    return None if code is None else load(code, "call")
 
 
 def _data_pointers_reader() -> Callable[[Sequence[np.ndarray]], list[int]]:
@@ -187,17 +195,25 @@ class Function:
         signature = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, *bounds)
         self._native = signature(self.address)
         self._seconds_per_row = 0.0
+        self.call = self._quickest()
+
+    def _quickest(self) -> Callable[..., list[Any]]:
+        """A builtin that checks and calls without Python's help where that is possible, else the general way."""
+        entry = _fastcall_entry()
+        if self.batched is not None or entry is None or self.code.workspace_bytes > fastcall.STACK_BYTES:
+            return self._general
+        results = [Leaf.of(aval, False) for aval in self.outputs]
+        sizes = entry, self.address, self.code.workspace_bytes
+        function, self._kept = fastcall.fast_function(*sizes, self._leaves, results, self._general)
+        return function
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """The flat results of the flat arguments."""
+        return self.call(*arguments)
+
+    def _general(self, *arguments: Any) -> list[Any]:
         if len(arguments) != len(self._leaves):
             raise TypeError(f"expected {len(self._leaves)} arguments, got {len(arguments)}")
-        for argument, leaf in zip(arguments, self._leaves):  # noqa: B905 (lengths are equal; called often)
-            if type(argument) is not np.ndarray or not leaf.accepts(argument):
-                return self._convert_and_run(arguments)
-        return self._run(arguments)
-
-    def _convert_and_run(self, arguments: Sequence[Any]) -> list[Any]:
         pairs = zip(arguments, self._leaves, strict=True)
         results = self._run([leaf.convert(argument, position) for position, (argument, leaf) in enumerate(pairs)])
         from_jax = any(type(argument) not in CASTS_TO and isinstance(argument, jax.Array) for argument in arguments)

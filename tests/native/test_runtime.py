@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -13,7 +16,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from knuckle.native import runtime
+from knuckle.native import fastcall, runtime
 
 SCALED = """
 define void @scaled(ptr %inputs, ptr %outputs, ptr %workspace) {
@@ -87,10 +90,13 @@ def aval(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-@pytest.fixture(scope="module")
-def scaled() -> runtime.Function:
+@pytest.fixture(scope="module", params=["builtin", "general"])
+def scaled(request) -> runtime.Function:
     inputs = [aval("float64", 3), aval("int32"), aval("bool", 2)]
-    return runtime.Function(assemble(SCALED, "scaled"), inputs, [aval("float64", 3), aval("bool", 2)])
+    function = runtime.Function(assemble(SCALED, "scaled"), inputs, [aval("float64", 3), aval("bool", 2)])
+    if request.param == "general":
+        function.call = function._general
+    return function
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +107,42 @@ def rows() -> runtime.Function:
 
 
 X, N, B = np.array([1.0, -2.0, 3.5]), np.int32(3), np.array([True, False])
+
+
+def test_cpython_has_the_layout_that_the_builtin_reads():
+    assert fastcall.layout_is_known()
+
+
+def test_large_workspaces_and_unknown_layouts_go_the_general_way(monkeypatch):
+    inputs, outputs = [aval("float64", 3), aval("int32"), aval("bool", 2)], [aval("float64", 3), aval("bool", 2)]
+    large = runtime.Function(assemble(SCALED, "scaled", 10**6), inputs, outputs)
+    monkeypatch.setattr(runtime, "_fastcall_entry", lambda: None)
+    unknown = runtime.Function(assemble(SCALED, "scaled"), inputs, outputs)
+    for function in (large, unknown):
+        assert function.call == function._general
+        np.testing.assert_array_equal(function(X, np.array(3, np.int32), B)[0], 3 * X)
+
+
+def test_calls_leave_no_references_behind(scaled):
+    times = np.array(3, np.int32)
+    results = scaled(X, times, B)
+    assert [sys.getrefcount(result) for result in results] == [2 + 1, 2 + 1]  # the list, the loop, the argument
+    before = [sys.getrefcount(x) for x in (X, times, B, np.ndarray, np.empty)]
+    for _ in range(1000):
+        scaled(X, times, B)
+        with pytest.raises(ValueError):
+            scaled(X[:2], times, B)
+    after = [sys.getrefcount(x) for x in (X, times, B, np.ndarray, np.empty)]
+    assert max(abs(a - b) for a, b in zip(after, before, strict=True)) < 100
+
+
+def test_a_function_can_be_collected(scaled):
+    function = runtime.Function(scaled.code, scaled.inputs, scaled.outputs)
+    function(X, N, B)
+    gone = weakref.ref(function)
+    del function
+    gc.collect()
+    assert gone() is None
 
 
 def test_numpy_in_numpy_out(scaled):
