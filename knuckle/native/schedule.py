@@ -5,7 +5,7 @@ JAX's order is breadth first (all elements of an array, then the next array), wh
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -101,10 +101,14 @@ def _by_cost(run: list, members: set[Node], roots: list) -> list:
     remaining[len(roots) :] = np.iinfo(np.int64).max
     done: set = set()
     ordered: list = []
+    halves: dict[Node, list[Node]] = defaultdict(list)  # a sine and cosine stay together, or the pair could be cut apart
+    for statement in run:
+        if isinstance(statement, Node) and statement.op in ("first", "second"):
+            halves[statement.args[0]].append(statement)
     for _ in roots:
         number = int(np.argmin(remaining))
         remaining[number] = np.iinfo(np.int64).max // 2
-        for statement in _depth_first(roots[number], members, done):
+        for statement in _depth_first(roots[number], members, done, halves):
             ordered.append(statement)
             remaining -= _bits(wanted_by.get(statement, 0), width)
     return ordered
@@ -114,7 +118,7 @@ def _bits(mask: int, width: int) -> np.ndarray:
     return np.unpackbits(np.frombuffer(mask.to_bytes(width, "little"), np.uint8), bitorder="little")
 
 
-def _depth_first(root, members: set[Node], done: set):
+def _depth_first(root, members: set[Node], done: set, halves: dict[Node, list[Node]]):
     """What `root` still needs, operands first, then `root`."""
     if root in done:
         return
@@ -130,3 +134,7 @@ def _depth_first(root, members: set[Node], done: set):
         else:
             stack.pop()
             yield statement
+            for half in halves.get(statement, ()):
+                if half not in done:
+                    done.add(half)
+                    yield half

@@ -22,8 +22,8 @@ def elementwise(x):
     return (
         jnp.sign(x), jnp.round(x), jnp.floor(x), jnp.ceil(x), jnp.isfinite(x), jnp.mod(x, 0.7), x**3, x**-2,
         jnp.abs(x) ** 1.5, jnp.arctan2(x, x.T), jnp.cbrt(x), jnp.clip(x, -0.5, 0.5), jnp.where(x > 0, x, -1.0),
-        jnp.sinh(x), jnp.cosh(x), jnp.tan(x), jnp.arcsinh(x), jnp.arcsin(jnp.tanh(x)), jnp.arccos(jnp.tanh(x)), jnp.arctan(x),
-        jnp.arctanh(0.5 * jnp.tanh(x)), jnp.arccosh(1 + x**2), jnp.exp2(x), jnp.expm1(x), jnp.log1p(x**2),
+        jnp.sinh(x), jnp.cosh(x), jnp.tan(x), jnp.arcsinh(x), jnp.arcsin(jnp.tanh(x)), jnp.arccos(jnp.tanh(x)),
+        jnp.arctan(x), jnp.arctanh(0.5 * jnp.tanh(x)), jnp.arccosh(1 + x**2), jnp.exp2(x), jnp.expm1(x), jnp.log1p(x**2),
         jnp.log(jnp.abs(x)), jax.lax.rsqrt(x**2 + 1), jnp.hypot(x, x.T), jnp.nextafter(x, 9.0), jnp.copysign(x, x.T),
     )  # fmt: skip
 
@@ -39,8 +39,8 @@ def activations(x):
 def integers(i, j):
     return (
         i // j, i % j, jax.lax.div(i, j), jax.lax.rem(i, j), i << 2, i >> 1, i & j, i | j, i ^ j, ~i, i * j, i - j,
-        i / j, jnp.maximum(i, j), jnp.abs(i), i.astype(jnp.float32), (i * 1.7).astype(jnp.int8), i.astype(jnp.uint8), i > j,
-        jax.lax.population_count(i), jax.lax.clz(i), i.astype(bool), jnp.sign(j), i**2, -i,
+        i / j, jnp.maximum(i, j), jnp.abs(i), i.astype(jnp.float32), (i * 1.7).astype(jnp.int8), i.astype(jnp.uint8),
+        i > j, jax.lax.population_count(i), jax.lax.clz(i), i.astype(bool), jnp.sign(j), i**2, -i,
     )  # fmt: skip
 
 
@@ -48,7 +48,8 @@ def moves(x):
     return (
         jnp.pad(x, ((1, 2), (0, 3))), jax.lax.pad(x, 0.0, ((-1, 0, 1), (0, -2, 0))), jnp.roll(x, 2, 0), x[::-1],
         jnp.tile(x, (2, 1)), jnp.concatenate([x, x], 1), x.T + x, jnp.stack([x[0], x[1]]), x[1:-1:2],
-        x.reshape(-1)[3:9], jnp.split(x, 2), jnp.kron(x[:2, :2], x[:2, :2]), jnp.repeat(x[:2], 2, axis=0), jnp.triu(x), jnp.diag(x),
+        x.reshape(-1)[3:9], jnp.split(x, 2), jnp.kron(x[:2, :2], x[:2, :2]), jnp.repeat(x[:2], 2, axis=0),
+        jnp.triu(x), jnp.diag(x),
     )  # fmt: skip
 
 

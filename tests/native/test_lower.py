@@ -133,3 +133,19 @@ def test_the_same_program_gives_the_same_machine_code():
     first = native.compile_jaxpr(jax.make_jaxpr(function)(*arguments))
     second = native.compile_jaxpr(jax.make_jaxpr(function)(*arguments))
     assert first.object_code == second.object_code
+
+
+def test_sine_and_cosine_of_one_angle_survive_cutting():
+    def function(x):
+        for k in range(500):
+            angles = x * (1 + k / 500)
+            x = 0.5 * jnp.sin(angles) + 0.3 * jnp.roll(jnp.cos(angles), 1) * x + 0.1 * x[::-1]
+        return x, jnp.sin(x).sum() * jnp.cos(x)
+
+    x = np.linspace(-1, 1, 6)
+    compiled = native.jit(function).compiled(x)
+    assert compiled.kinds["sincos"] == 501 * 6 and compiled.operations["order"] > 5000
+    with jax.disable_jit():
+        expected = function(jnp.asarray(x))
+    for mine, theirs in zip(native.jit(function)(x), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)

@@ -130,7 +130,8 @@ def test_error_is_at_most_four_times_that_of_xla(program, x):
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 1e308, -1e308, 3e-308, 710.0, -750.0, 1e22])
 UNARY = [
     jnp.sin, jnp.cos, jnp.tan, jnp.exp, jnp.expm1, jnp.log, jnp.log1p, jnp.tanh, jnp.sinh, jnp.cosh, jnp.arcsin,
-    jnp.arccos, jnp.arctan, jnp.sqrt, jax.lax.rsqrt, jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round, jnp.isnan, jnp.isfinite,
+    jnp.arccos, jnp.arctan, jnp.sqrt, jax.lax.rsqrt, jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round, jnp.isnan,
+    jnp.isfinite,
     jax.nn.sigmoid, jax.scipy.special.erf, jnp.cbrt, jnp.square, jnp.negative, lambda x: x**3, lambda x: x**-2,
     lambda x: x.astype(jnp.int32), lambda x: x - x, jnp.cumsum, jnp.sort, jnp.argmax, jnp.max, jax.nn.softplus,
 ]  # fmt: skip
