@@ -42,7 +42,7 @@ METHODS = {
 
 
 INTERRUPTED = "interrupted"
-DIVERGED = "the simulation diverged: coordinates or velocities are no longer finite numbers"
+DIVERGED = "the simulation diverged to values that are not finite"
 
 
 class Run(NamedTuple):
@@ -101,11 +101,20 @@ def simulate(
         _announce(model)
         run = _simulate(model, state, held, dt, steps, METHODS[integrator])
         if len(run.motion.time) < 2:
-            _fail(f"{run.ended_by}, before the first step was kept: nothing is written", _code(run))
+            why = _massless(model, state) if run.ended_by == DIVERGED else ""
+            _fail(f"{run.ended_by} at the first step: nothing is written{why}", _code(run))
         _write(model, run.motion, folder, f"{model.name}   {integrator.value}, dt = {dt:g} s")
     if run.ended_by:
         until = f"written is what was simulated until {run.motion.time[-1]:.4g} s of {time:g} s"
         _fail(f"{run.ended_by}; {until}", _code(run))
+
+
+def _massless(model: kn.Model, state: kn.State) -> str:
+    """Names the joints that move nothing, since nothing else is as likely to make the very first step fail."""
+    inertia = np.diag(jax.jit(kn.dynamics.crba)(model, state.q))
+    links = [model.topology.dof_link[k] for k in np.flatnonzero(inertia <= 0)]
+    names = dict.fromkeys(model.joint_names[link] for link in links)
+    return f"; no mass or inertia hangs on joint {', '.join(names)}" if names else ""
 
 
 def _code(run: Run) -> int:

@@ -126,6 +126,17 @@ def test_a_simulation_that_diverges_keeps_what_was_finite(knuckle, tmp_path):
     assert np.isfinite(kept["q"]).all() and np.isfinite(kept["qd"]).all()
 
 
+MASSLESS = """<robot name="bare"><link name="base"/><link name="tip"/>
+<joint name="hinge" type="continuous"><parent link="base"/><child link="tip"/></joint></robot>"""
+
+
+def test_a_joint_that_moves_nothing_is_named(knuckle, tmp_path):
+    (tmp_path / "bare.urdf").write_text(MASSLESS)
+    run = knuckle("simulate", "bare.urdf", "--time=0.01")
+    assert run.exit_code == 1
+    assert "at the first step: nothing is written; no mass or inertia hangs on joint hinge" in run.stderr
+
+
 INTERRUPT_AT_THE_THIRD_PIECE = """
 import os, signal
 from knuckle import cli
