@@ -53,8 +53,9 @@ class Program:
             return (self._function or self.function()).call(*leaves)
         leaves = (*self.hoisted, *leaves)
         rows = None if self.batched is None else self._batch_size(leaves)
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
-            return native_call_p.bind(*leaves, program=self, rows=rows)
+        for leaf in leaves:
+            if isinstance(leaf, Tracer):
+                return native_call_p.bind(*leaves, program=self, rows=rows)
         return _call_now(*leaves, program=self, rows=rows)
 
     def jitted(self, rows: int | None) -> Callable[..., list[Any]]:
@@ -89,6 +90,8 @@ class Program:
 
     def derive(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` returns, made once for each key."""
+        if key in self._derived:
+            return self._derived[key]
         with self._lock:
             if key not in self._derived:
                 self._derived[key] = make()

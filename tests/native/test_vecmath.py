@@ -57,15 +57,15 @@ def element_bytes(element: ir.Type) -> int:
 
 
 @functools.cache
-def kernel(name: str, lanes: int, dtype: str = "float64"):
+def kernel(name: str, lanes: int, dtype: str = "float64", oldest: bool = False):
     """A Python function of NumPy arrays that runs the compiled vecmath function `lanes` numbers at a time."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     module = ir.Module(name)
     _loop(module, name, ir.DoubleType() if dtype == "float64" else ir.FloatType(), lanes)
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
+        cpu="" if oldest else llvm.get_host_cpu_name(),
+        features="" if oldest else llvm.get_host_cpu_features().flatten(),
         opt=1,
         reloc="pic",
         codemodel="small",
@@ -73,7 +73,7 @@ def kernel(name: str, lanes: int, dtype: str = "float64"):
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
     library = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(parsed)).add_current_process()
-    tracker = library.export_symbol("kernel").link(llvm.create_lljit_compiler(), f"{name}{lanes}{dtype}")
+    tracker = library.export_symbol("kernel").link(llvm.create_lljit_compiler(), f"{name}{lanes}{dtype}{oldest}")
     outputs = 2 if name in vecmath.PAIRS else 1
     inputs = 2 if name in vecmath.BINARY else 1
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (inputs + outputs), ctypes.c_int64)(tracker["kernel"])
@@ -277,6 +277,13 @@ def test_every_lane_count_gives_the_same_bits(name):
     scalar = np.asarray(kernel(name, 1)(*arguments)).view(np.int64)
     for lanes in (2, 4, 8, 16):
         np.testing.assert_array_equal(np.asarray(kernel(name, lanes)(*arguments)).view(np.int64), scalar)
+
+
+@pytest.mark.parametrize("name", ["sincos", "exp", "log", "tanh", "erfc"])
+def test_processors_without_fused_multiply_add_give_the_same_bits(name):
+    x = padded(np.concatenate([samples_of(name if name in SAMPLES else "sin")[::5], SPECIAL]))
+    fused, emulated = kernel(name, 4)(x), kernel(name, 4, oldest=True)(x)
+    np.testing.assert_array_equal(np.asarray(emulated), np.asarray(fused))
 
 
 @pytest.mark.parametrize("name", sorted(vecmath.UNARY))
