@@ -65,6 +65,7 @@ class _Builder:
         self.placed: dict[str, Placed] = {WORLD: Placed(-1, _pose((0, 0, 0), (1, 0, 0, 0), "world"))}
         self.frames: list[tuple[str, int, Pose]] = []
         self.shapes: list[tuple[int, str, Shape]] = []
+        self.ground_mass = 0.0
 
     def model(self) -> Model:
         self._add_world()
@@ -142,6 +143,8 @@ class _Builder:
         if here.link >= 0:
             body = rigid.moved(central, here.pose.position, here.pose.quaternion)
             self.moving[here.link].body = rigid.merge(self.moving[here.link].body, body)
+        else:
+            self.ground_mass += float(link.mass)
         for shape in link.all_shapes():
             pose = here.pose @ _pose(shape.position, shape.rotation, f"{where}, shape {shape.name!r}")
             fields = {**shape.__dict__, "position": pose.position, "rotation": pose.quaternion}
@@ -162,6 +165,7 @@ class _Builder:
             joint_names=tuple(m.joint.name for m in self.moving),
             excludes=tuple((a, b) for a, b in self.description.excludes),
             keyframes=tuple((k, tuple(float(x) for x in q)) for k, q in self.description.keyframes.items()),
+            ground_mass=self.ground_mass,
         )
         _check_names(topology.joint_names, "joint")
         _check_names((*topology.link_names, *(name for name, _, _ in self.frames)), "link or frame")

@@ -68,6 +68,7 @@ class State(eqx.Module):
 
     q: Float[Leaf, "*time nq"]
     qd: Float[Leaf, "*time nv"]
+    impulse: Float[Leaf, "*time row"] | None = None  # of the last step's contacts, where the next search starts
 
 
 class Model(eqx.Module):
@@ -114,8 +115,8 @@ class Model(eqx.Module):
 
     @property
     def mass(self):
-        """Total mass of the links that move [kg]."""
-        return self.inertia.mass.sum()
+        """Total mass of the links that move and of what is welded to the world [kg]."""
+        return self.inertia.mass.sum() + self.topology.ground_mass
 
     @property
     def link_names(self) -> tuple[str, ...]:

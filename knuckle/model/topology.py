@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ class Topology:
     joint_names: tuple[str, ...]
     excludes: tuple[tuple[str, str], ...] = ()
     keyframes: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    ground_mass: float = field(default=0.0, compare=False)  # of what is welded to the world [kg]; moves nothing
 
     def __hash__(self):
         return self._hash

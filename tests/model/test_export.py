@@ -123,7 +123,7 @@ def test_what_is_written_is_the_same_mechanism_in_mujoco():
     theirs = mujoco.MjModel.from_xml_string(write(model))
     assert (theirs.nq, theirs.nv, theirs.nu, theirs.neq) == (model.nq, model.nv, model.nu, 4)
     moving = theirs.body_dofnum[theirs.body_weldid] > 0
-    assert theirs.body_mass[moving].sum() == pytest.approx(model.mass, rel=1e-14)
+    assert theirs.body_mass[moving].sum() == pytest.approx(model.inertia.mass.sum(), rel=1e-14)
     data = mujoco.MjData(theirs)
     np.testing.assert_array_equal(data.qpos, model.reference)
 
