@@ -53,7 +53,7 @@ class Row:
     """One robot: how it loads, what the manifest says of it, and its errors by column."""
 
     file: str
-    loads: str  # strict, mended or refused
+    loads: str  # strict, mended, refused, or failed: it could not be compared
     remark: str = ""
     nv: int | None = None
     mass: float | None = None
@@ -113,7 +113,10 @@ def check_folder(folder: Path, states: int, match: str) -> list[Row]:
     rows = []
     for entry in sorted((e for e in entries if match in e["file"]), key=lambda e: e["file"]):
         start = time.perf_counter()
-        rows.append(check(folder / entry["file"], entry, states))
+        try:
+            rows.append(check(folder / entry["file"], entry, states))
+        except Exception as error:  # one robot that cannot be compared must not hide the others
+            rows.append(Row(entry["file"], "failed", faults=[f"{type(error).__name__}: {error}"]))
         jax.clear_caches()
         print(f"{rows[-1].loads:8}{time.perf_counter() - start:6.1f} s  {entry['file']}", *rows[-1].faults, flush=True)
     return rows
@@ -126,7 +129,7 @@ def table(rows: list[Row]) -> str:
         errors = [row.errors.get(heading) for heading in COLUMNS]
         numbers = ["" if row.nv is None else str(row.nv), "" if row.mass is None else f"{row.mass:.6g}"]
         cells = [row.file, row.loads, *numbers, *("" if e is None else f"{e:.0e}" for e in errors)]
-        lines.append("| " + " | ".join([*cells, _shortened(row.remark)]) + " |")
+        lines.append("| " + " | ".join([*cells, _shortened("; ".join(filter(None, (row.remark, *row.faults))))]) + " |")
     return "\n".join(lines)
 
 
@@ -136,7 +139,7 @@ def _shortened(remark: str, most: int = 400) -> str:
 
 
 def summary(title: str, rows: list[Row]) -> str:
-    counts = {word: sum(row.loads == word for row in rows) for word in ("strict", "mended", "refused")}
+    counts = {word: sum(row.loads == word for row in rows) for word in ("strict", "mended", "refused", "failed")}
     listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     worst = {h: max((row.errors.get(h) or 0.0 for row in rows), default=0.0) for h in COLUMNS}
     errors = ", ".join(f"{heading} {error:.0e}" for heading, error in worst.items() if error)
