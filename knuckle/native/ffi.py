@@ -195,9 +195,14 @@ native_call_p.multiple_results = True
 
 @native_call_p.def_impl
 def _call_now(*arguments: Any, program: Program, rows: int | None):
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-        return program.function()(*arguments)
+    large = rows is not None and all(map(_in_host_memory, arguments)) and program.function().spreads(rows)
+    if large or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return program.function()(*arguments)  # over several threads, where XLA would give it one
     return program.jitted(rows)(*arguments)
+
+
+def _in_host_memory(value: Any) -> bool:
+    return not isinstance(value, jax.Array) or all(device.platform == "cpu" for device in value.devices())
 
 
 def _bind(program: Program, arguments: Sequence[Any], rows: int | None) -> list[Any]:

@@ -235,6 +235,11 @@ class Function:
         self._run_chunks(lambda start, stop: self._native(inputs, outputs, self._workspace.address, start, stop), rows)
         return results
 
+    def spreads(self, rows: int) -> bool:
+        """Whether a batch of this size would be worth several threads; not known before the first batch."""
+        alone = self.threads == 1 or available_cores() == 1
+        return not alone and rows * (self._seconds_per_row or 1.0) >= WORTH_A_THREAD
+
     def _batch_size(self, arrays: Sequence[np.ndarray]) -> int:
         sizes = {array.shape[0] for array, leaf in zip(arrays, self._leaves, strict=True) if leaf.batched}
         if len(sizes) != 1:

@@ -188,6 +188,18 @@ def test_a_gradient_has_the_operations_of_differentiating_inside():
     )  # order of sums may differ
 
 
+def test_large_batches_of_jax_arrays_give_the_same_bits_as_small_ones():
+    program = Program(jax.make_jaxpr(energy)(X, P), (True, False))
+    many = jnp.asarray(np.random.default_rng(1).standard_normal((5000, 3)))
+    p = jnp.asarray(P)
+    together = program(many, p)
+    assert all(isinstance(leaf, jax.Array) for leaf in together)
+    for start in (0, 4096):
+        part = program(many[start : start + 16], p)
+        jax.tree.map(lambda a, b, k=start: np.testing.assert_array_equal(a[k : k + 16], b), together, part)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(program)(many, p), together)
+
+
 def test_with_jit_switched_off():
     with jax.disable_jit():
         assert_close(fast(jnp.asarray(X), P), energy(X, P))
