@@ -96,11 +96,13 @@ class Loads(eqx.Module):
     def acceleration(self, model: Model, q: Vec, qd: Vec) -> Vec:
         return aba(model, q, qd, self.joint_force(model, q, qd), self.wrench)
 
-    def implicit_acceleration(self, model: Model, q: Vec, qd: Vec, dt) -> Vec:
+    def implicit_acceleration(self, model: Model, q: Vec, qd: Vec, dt) -> tuple[Vec, Model]:
         """Mean acceleration over dt with springs, damping and servos taken at its end (linearly implicit).
 
-        (M + dt D + dt^2 K) qdd = force - bias - dt K qd: diagonal terms, so they stand where armature does.
+        (M + dt D + dt^2 K) qdd = force - bias - dt K qd: diagonal terms, so they stand where armature does. Also
+        returns the model with that armature.
         """
         stiffness, damping = stiffness_and_damping(model, q, qd, self.control)
         heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * damping + dt**2 * stiffness)
-        return aba(heavier, q, qd, self.joint_force(model, q, qd) - dt * stiffness * qd, self.wrench)
+        qdd = aba(heavier, q, qd, self.joint_force(model, q, qd) - dt * stiffness * qd, self.wrench)
+        return qdd, heavier

@@ -20,13 +20,22 @@ class Integrator(eqx.Module):
     def advance(self, model: Model, loads: Loads, state: State, dt: float | Float[Array, ""]) -> State:
         """The state after dt."""
 
+    def free_motion(
+        self, model: Model, loads: Loads, state: State, dt: float | Float[Array, ""]
+    ) -> tuple[Float[Array, " nv"], Model]:
+        """Velocity after dt if nothing touched, and the model whose mass matrix impulses meet."""
+        raise ValueError(f"contact needs SemiImplicitEuler or Implicit, not {type(self).__name__}")
+
 
 class SemiImplicitEuler(Integrator):
     """Velocity first, then position with the new velocity; first order, symplectic without damping."""
 
     def advance(self, model, loads, state, dt):
-        qd = state.qd + dt * loads.acceleration(model, state.q, state.qd)
+        qd, _ = self.free_motion(model, loads, state, dt)
         return State(retract(model, state.q, dt * qd), qd)
+
+    def free_motion(self, model, loads, state, dt):
+        return state.qd + dt * loads.acceleration(model, state.q, state.qd), model
 
 
 class ExplicitEuler(Integrator):
@@ -41,8 +50,12 @@ class Implicit(Integrator):
     """Semi-implicit Euler with damping, joint stiffness and servos implicit: stable however stiff they are."""
 
     def advance(self, model, loads, state, dt):
-        qd = state.qd + dt * loads.implicit_acceleration(model, state.q, state.qd, dt)
+        qd, _ = self.free_motion(model, loads, state, dt)
         return State(retract(model, state.q, dt * qd), qd)
+
+    def free_motion(self, model, loads, state, dt):
+        qdd, heavier = loads.implicit_acceleration(model, state.q, state.qd, dt)
+        return state.qd + dt * qdd, heavier
 
 
 class RK4(Integrator):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from knuckle.contact.impulse import Impulse, Outcome
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.joints import difference, retract
@@ -27,6 +28,7 @@ class Trajectory(eqx.Module):
     q: Float[Array, "step nq"]
     qd: Float[Array, "step nv"]
     control: Float[Array, "step nu"]
+    contact: Outcome | None = None  # what the contacts of each step did
 
     @property
     def last(self) -> State:
@@ -40,13 +42,31 @@ def step(
     *,
     dt: float | Float[Array, ""],
     integrator: Integrator = SemiImplicitEuler(),
+    contact: Impulse | None = None,
     wrench: Float[Array, "link 6"] | None = None,
 ) -> State:
-    """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin."""
-    state = State(jnp.asarray(state.q), jnp.asarray(state.qd))
+    """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin.
+
+    Without `contact` bodies pass through each other.
+    """
+    return advance(model, state, control, dt=dt, integrator=integrator, contact=contact, wrench=wrench)[0]
+
+
+def advance(
+    model: Model, state: State, control=None, *, dt, integrator, contact, wrench
+) -> tuple[State, Outcome | None]:
+    """`step`, and what the contacts did."""
+    state = as_arrays(state)
     _check_state(model, state)
     loads = Loads(_control(model, control, state), _wrench(model, wrench))
-    return integrator.advance(model, loads, state, dt)
+    if contact is None:
+        return integrator.advance(model, loads, state, dt), None
+    v_free, heavy = integrator.free_motion(model, loads, state, dt)
+    return contact.resolve(model, heavy, state, v_free, dt)
+
+
+def as_arrays(state: State) -> State:
+    return jax.tree.map(jnp.asarray, state)
 
 
 def rollout(
@@ -57,6 +77,7 @@ def rollout(
     dt: float | Float[Array, ""],
     steps: int | None = None,
     integrator: Integrator = SemiImplicitEuler(),
+    contact: Impulse | None = None,
     wrench: Float[Array, "link 6"] | None = None,
     checkpoint: Checkpoint = "step",
 ) -> Trajectory:
@@ -66,31 +87,32 @@ def rollout(
         checkpoint: what reverse mode keeps: "none" everything, "step" the states (the rest is computed again), "sqrt"
             states at about sqrt(steps) moments, so that memory grows with the square root of the steps.
     """
-    state = State(jnp.asarray(state.q), jnp.asarray(state.qd))
+    state = as_arrays(state)
+    state = State(state.q, state.qd) if contact is None else contact.begin(model, state)
     policy, table, steps = _policy(model, controls, steps)
+    options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
 
-    def advance(carry, x):
-        state, (number, row) = carry, x
+    def following(state, x):
+        number, row = x
         time = number * dt
         control = _control(model, policy(time, state) if policy else row, state)
-        after = step(model, state, control, dt=dt, integrator=integrator, wrench=wrench)
-        return after, (time + dt, after.q, after.qd, control)
+        after, outcome = advance(model, state, control, **options)
+        return after, Trajectory(time + dt, after.q, after.qd, control, outcome)
 
     numbers = jnp.arange(steps).astype(state.q.dtype)
-    _, (time, q, qd, control) = _scan(advance, state, (numbers, table), steps, checkpoint)
-    return Trajectory(time, q, qd, control)
+    return _scan(following, state, (numbers, table), steps, checkpoint)[1]
 
 
 def linearize(
     model: Model, state: State, control: Float[Array, " nu"] | None = None, *, dt: float, **options
 ) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
     """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries."""
-    state = State(jnp.asarray(state.q), jnp.asarray(state.qd))
+    state = as_arrays(state)
     control = _control(model, control, state)
     nominal = step(model, state, control, dt=dt, **options)
 
     def change(offset, control):
-        moved = State(retract(model, state.q, offset[: model.nv]), state.qd + offset[model.nv :])
+        moved = State(retract(model, state.q, offset[: model.nv]), state.qd + offset[model.nv :], state.impulse)
         after = step(model, moved, control, dt=dt, **options)
         return jnp.concatenate([difference(model, nominal.q, after.q), after.qd - nominal.qd])
 
@@ -137,13 +159,13 @@ def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, A
     return (controls if callable(controls) else None), table, steps
 
 
-def _scan(advance, start, xs, steps: int, checkpoint: Checkpoint):
+def _scan(following, start, xs, steps: int, checkpoint: Checkpoint):
     """lax.scan that keeps for reverse mode what `checkpoint` says."""
     if checkpoint not in ("none", "step", "sqrt"):
         raise ValueError(f"checkpoint must be 'none', 'step' or 'sqrt', got {checkpoint!r}")
     if checkpoint == "none":
-        return jax.lax.scan(advance, start, xs, length=steps)
-    kept = jax.checkpoint(advance)
+        return jax.lax.scan(following, start, xs, length=steps)
+    kept = jax.checkpoint(following)
     if checkpoint == "step" or steps < 4:
         return jax.lax.scan(kept, start, xs, length=steps)
     inner = math.isqrt(steps)

@@ -1,7 +1,8 @@
 """Contact: which shapes may touch, where they do, and the forces that keep them apart."""
 
 from knuckle.contact.collide import Contacts, collide
+from knuckle.contact.impulse import Impulse, Outcome
 from knuckle.contact.pairs import Pair, contact_pairs
 from knuckle.contact.touch import INACTIVE_GAP
 
-__all__ = ["INACTIVE_GAP", "Contacts", "Pair", "collide", "contact_pairs"]
+__all__ = ["INACTIVE_GAP", "Contacts", "Impulse", "Outcome", "Pair", "collide", "contact_pairs"]

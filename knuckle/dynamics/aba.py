@@ -91,10 +91,7 @@ def factor_mass_matrix(model: Model, axes: Float[Array, "dof 6"], inertia: Float
 def solve_mass_matrix(dofs: Tree, factor: Factor, force: Vec) -> Vec:
     """x with M x = force: forces to the roots, accelerations back to the tips."""
 
-    def to_parent(p, node):
-        S, U, D_inverse, force = node
-        u = (force - spatial.dot(S, p)) * D_inverse
-        return p + U * u[:, None], u
+    u = half_solve(dofs, factor, force) * factor.D_inverse
 
     def from_parent(above, node):
         a, _ = above
@@ -102,9 +99,19 @@ def solve_mass_matrix(dofs: Tree, factor: Factor, force: Vec) -> Vec:
         x = u - spatial.dot(U, a) * D_inverse
         return a + S * x[:, None], x
 
-    _, u = inward(dofs, to_parent, jnp.zeros(6, force.dtype), (*factor, force))
     at_rest = (jnp.zeros((len(dofs.roots), 6), force.dtype), jnp.zeros(len(dofs.roots), force.dtype))
     return outward(dofs, from_parent, at_rest, (*factor, u))[1]
+
+
+def half_solve(dofs: Tree, factor: Factor, force: Vec) -> Vec:
+    """H force, where M^-1 = H^T D^-1 H: the sweep to the roots."""
+
+    def to_parent(p, node):
+        S, U, D_inverse, force = node
+        u = force - spatial.dot(S, p)
+        return p + U * (u * D_inverse)[:, None], u
+
+    return inward(dofs, to_parent, jnp.zeros(6, force.dtype), (*factor, force))[1]
 
 
 def inverse_mass_matrix(model: Model, q: Vec) -> Float[Array, "dof dof"]:
