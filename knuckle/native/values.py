@@ -187,7 +187,7 @@ def for_loop(
     loop = Loop(kind, region, b.index(count), counter, None, None, phis, list(inits), nexts)
     loop.results = [b.variable("result", n.dtype) for n in inits]
     b.region.statements.append(loop)
-    return loop.results
+    return list(loop.results)
 
 
 def collapse(shape: Sequence[int], many: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
