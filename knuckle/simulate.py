@@ -10,6 +10,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle.contact.impulse import Impulse, Outcome
@@ -164,9 +165,10 @@ def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, A
     if controls is None or callable(controls):
         table = None
     else:
-        table = jnp.asarray(controls)
+        arrays = jnp if isinstance(controls, jax.Array) else np
+        table = arrays.asarray(controls)
         if table.ndim == 1 and steps is not None:
-            table = jnp.broadcast_to(table, (steps, *table.shape))
+            table = arrays.broadcast_to(table, (steps, *table.shape))
         if table.ndim != 2 or table.shape[1] != model.nu or steps not in (None, len(table)):
             wanted = f"({'steps' if steps is None else steps}, {model.nu}), or ({model.nu},) with steps=..."
             raise ValueError(f"controls must have shape {wanted}, got {jnp.shape(controls)}")
