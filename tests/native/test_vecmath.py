@@ -11,6 +11,8 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.special
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from llvmlite import ir
 
 from knuckle.native import vecmath
@@ -207,6 +209,19 @@ def test_unary_functions_are_within_two_ulp(name):
     x = samples_of(name)
     got = kernel(name, 4)(padded(x))[: x.size]
     error, where = worst_error(name, got, x)
+    assert error <= ULP_LIMIT, f"{name}{where} is off by {error} ulp"
+
+
+@pytest.mark.parametrize("name", sorted(vecmath.UNARY))
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_any_double_is_within_two_ulp(name, data):
+    low, high = DOMAIN.get(name, (-np.inf, np.inf))
+    numbers = st.floats(None if np.isinf(low) else low, None if np.isinf(high) else high, allow_infinity=False)
+    x = np.array(data.draw(st.lists(numbers.filter(lambda v: v not in POLES.get(name, [])), min_size=8, max_size=8)))
+    x = x[~np.isnan(x)]
+    got = kernel(name, 4)(padded(x))[: x.size]
+    error, where = worst_error(name, got, x) if x.size else (0.0, ())
     assert error <= ULP_LIMIT, f"{name}{where} is off by {error} ulp"
 
 

@@ -78,13 +78,17 @@ def exp2(x: Lanes) -> Lanes:
     return scale_by_power(r + (r * r).fma(polynomial(EXP_TAIL, r), low) + 1.0, k)
 
 
-def expm1(x: Lanes) -> Lanes:
-    """e^x - 1 = 2^k (e^r - 1) + (2^k - 1), with r as a sum of two doubles."""
-    inside = clamp(x, -60.0, EXP_HIGH)
-    number, k = nearest_integer(inside, LOG2_E[0])
-    leading = number.fma(-LN2[0], inside)
+def reduce_exponent_finely(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
+    """x = k ln 2 + r + r_low, |r| <= ln(2)/2: (r, r_low, k)."""
+    number, k = nearest_integer(x, LOG2_E[0])
+    leading = number.fma(-LN2[0], x)
     r = number.fma(-LN2[1], leading)
-    r_low = number.fma(-LN2[1], leading - r)
+    return r, number.fma(-LN2[1], leading - r), k
+
+
+def expm1(x: Lanes) -> Lanes:
+    """e^x - 1 = 2^k (e^r - 1) + (2^k - 1)."""
+    r, r_low, k = reduce_exponent_finely(clamp(x, -60.0, EXP_HIGH))
     top = k > 1023
     scale = power_of_two(top.select(1023, k))
     total, lost = sum_in_any_order(scale - 1.0, scale * r)
@@ -92,26 +96,29 @@ def expm1(x: Lanes) -> Lanes:
     return x.equals(0.0).select(x, result * top.select(scale.like(2.0), 1.0))
 
 
-def _quarter_exponentials(size: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
-    """e^x/4 and e^-x/4 for x >= 0, each as a power of two and the rest: (a, a_rest, b, b_rest)."""
-    r, k = reduce_exponent(clamp(size, 0.0, 710.8))
+def _half_of_exponentials(size: Lanes, sign: float) -> Lanes:
+    """(e^x + sign e^-x)/2 for x >= 0: the powers of two, what is linear in r and the rest are added apart."""
+    r, r_low, k = reduce_exponent_finely(clamp(size, 0.0, 710.8))
     grown = power_of_two(k - 2)
-    shrunk = power_of_two(-2 - (k > 1000).select(1000, k))
-    return grown, grown * expm1_reduced(r), shrunk, shrunk * expm1_reduced(-r)
+    shrunk = power_of_two(-2 - (k > 1000).select(1000, k)) * sign
+    square = r * r
+    rest = grown * square.fma(polynomial(EXP_TAIL, r), r_low)
+    rest = shrunk.fma(square.fma(polynomial(EXP_TAIL, -r), -r_low), rest)
+    slope = grown - shrunk
+    linear = r * slope
+    total, lost = sum_in_any_order(grown + shrunk, linear)
+    return (total + (lost + (r.fma(slope, -linear) + rest))) * 2.0
 
 
 def sinh(x: Lanes) -> Lanes:
-    """(e^x - e^-x)/2 without cancellation: powers of two and rests are subtracted apart."""
+    """(e^x - e^-x)/2."""
     size = x.abs()
-    grown, grown_rest, shrunk, shrunk_rest = _quarter_exponentials(size)
-    result = ((grown - shrunk) + (grown_rest - shrunk_rest)) * 2.0
-    return (size < 2.0**-28).select(size, result).copysign(x)
+    return (size < 2.0**-28).select(size, _half_of_exponentials(size, -1.0)).copysign(x)
 
 
 def cosh(x: Lanes) -> Lanes:
     """(e^x + e^-x)/2."""
-    grown, grown_rest, shrunk, shrunk_rest = _quarter_exponentials(x.abs())
-    return ((grown + shrunk) + (grown_rest + shrunk_rest)) * 2.0
+    return _half_of_exponentials(x.abs(), 1.0)
 
 
 def tanh(x: Lanes) -> Lanes:
