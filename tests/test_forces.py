@@ -1,5 +1,8 @@
 """Forces of actuators, springs, damping and friction, against their formulas and their own derivatives."""
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp

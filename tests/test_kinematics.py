@@ -1,5 +1,8 @@
 """Poses, Jacobians and velocities against derivatives along the manifold of coordinates."""
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,8 @@
 """Steps and roll-outs: a reference run to all its digits, kinds of control, checkpointing, linear maps, float32."""
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import json
 import subprocess
 import sys

@@ -129,12 +129,14 @@ def scalar_of_step(model, state, integrator):
 
 @pytest.mark.parametrize("integrator", [kn.SemiImplicitEuler(), kn.RK4()], ids=["semi-implicit", "rk4"])
 def test_check_grads_in_both_modes(small, integrator):
-    scalar, at = scalar_of_step(*small, integrator)
+    model, state = small
+    scalar, at = scalar_of_step(model, state, integrator)
     check_grads(jax.jit(scalar), at, order=1, modes=("fwd", "rev"), atol=1e-7, rtol=1e-7, eps=1e-5)
 
 
 def test_second_derivatives_are_differences_of_gradients(small):
-    scalar, at = scalar_of_step(*small, kn.SemiImplicitEuler())
+    model, state = small
+    scalar, at = scalar_of_step(model, state, kn.SemiImplicitEuler())
     flat, unflatten = ravel_pytree(at)
     gradient = jax.grad(lambda x: scalar(*unflatten(x)))
     H = np.asarray(quick_jit(jax.jacfwd(gradient))(flat))

@@ -1,5 +1,8 @@
 """Spatial algebra against its definitions, SciPy's rotations and clouds of points."""
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,7 +118,7 @@ def test_normalize_leaves_zero_alone_and_its_gradient_is_finite():
 def test_spatial_inertia_gives_the_kinetic_energy_and_momentum_of_the_points_of_a_body(seed):
     rng = np.random.default_rng(seed)
     points, masses = rng.normal(size=(20, 3)), rng.uniform(0.1, 1, 20)
-    R, p, w, v = Rotation.random(random_state=seed % 1000).as_matrix(), *rng.normal(size=(3, 3))
+    R, p, w, v = scipy_rotation(random_quaternion(rng)).as_matrix(), *rng.normal(size=(3, 3))
     com = masses @ points / masses.sum()
     arm = points - com
     moment = sum(m * (r @ r * np.eye(3) - np.outer(r, r)) for m, r in zip(masses, arm, strict=True))

@@ -1,5 +1,8 @@
 """The derivative rule of forward dynamics equals differentiating straight through the recursion, to second order."""
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -80,11 +83,11 @@ def test_arguments_held_fixed_cost_no_derivative():
     """Differentiating by tau alone leaves one more solution, not the derivative of the recursion by q."""
     model = random_model(np.random.default_rng(6), TREE)
     state = random_state(np.random.default_rng(7), model)
-    arguments = (model, jnp.asarray(state.q), jnp.asarray(state.qd), jnp.zeros(model.nv))
+    arguments = [model, jnp.asarray(state.q), jnp.asarray(state.qd), jnp.zeros(model.nv)]
 
     def operations_of_derivative(k):
         def tangent(x):
-            return jax.jvp(lambda y: aba(*arguments[:k], y, *arguments[k + 1 :]), (x,), (x,))[1]
+            return jax.jvp(lambda y: aba(*[y if i == k else a for i, a in enumerate(arguments)]), (x,), (x,))[1]
 
         return operations(jax.make_jaxpr(tangent)(arguments[k]).jaxpr)
 
@@ -92,12 +95,12 @@ def test_arguments_held_fixed_cost_no_derivative():
     assert operations_of_derivative(3) < value < operations_of_derivative(1)
 
 
-def operations(jaxpr):
+def operations(jaxpr) -> int:
     """How many there are once those without effect on the result are dropped."""
     return count(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
 
 
-def count(jaxpr):
+def count(jaxpr) -> int:
     """Operations, those inside calls included."""
     parameters = [p for eqn in jaxpr.eqns for p in jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr)]
     return len(jaxpr.eqns) + sum(count(getattr(p, "jaxpr", p)) for p in parameters if is_jaxpr(p))

@@ -3,6 +3,9 @@
 Tolerance 1e-10 relative: mass matrices here have condition numbers up to about 1e5, which costs five of sixteen digits.
 """
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import jax
 import numpy as np
 import pytest

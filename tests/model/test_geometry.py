@@ -1,5 +1,8 @@
 """Uniform solids have MuJoCo's moments; shapes refuse sizes that mean nothing; meshes compare by content."""
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import mujoco
 import numpy as np
 import pytest

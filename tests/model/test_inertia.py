@@ -44,7 +44,7 @@ def test_a_moved_body_is_the_body_of_moved_points(seed):
 def test_nothing_merged_with_nothing_is_nothing():
     empty = (0.0, np.zeros(3), np.zeros(6))
     mass, com, moment = rigid.merge(empty, empty)
-    assert mass == 0 and not com.any() and not moment.any()
+    assert mass == 0 and not np.any(com) and not np.any(moment)
 
 
 @pytest.mark.parametrize(

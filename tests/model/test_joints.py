@@ -1,5 +1,8 @@
 """What each kind of joint does: poses, axes and steps on the manifold, each checked against the others."""
 
+# pyright: reportArgumentType=false
+# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
+
 import jax
 import jax.numpy as jnp
 import numpy as np
