@@ -130,7 +130,6 @@ class Program:
     outputs: list[Buffer]
     workspace: list[Buffer]
     constants: list[Buffer]
-    workspace_elements_bytes: int = 0
 
 
 class Builder:

@@ -256,7 +256,6 @@ def lay_out_workspace(program: Program, lanes: int = 1, varying: set[Buffer] | N
         taken = [b for b in taken if spans[b][1] >= start]
         total = max(total, _place(buffer, taken, lanes, varying))
         taken.append(buffer)
-    program.workspace_elements_bytes = total
     return total
 
 

@@ -101,7 +101,7 @@ def _by_cost(run: list, members: set[Node], roots: list) -> list:
     remaining[len(roots) :] = np.iinfo(np.int64).max
     done: set = set()
     ordered: list = []
-    halves: dict[Node, list[Node]] = defaultdict(list)  # a sine and cosine stay together, or the pair could be cut apart
+    halves: dict[Node, list[Node]] = defaultdict(list)  # a pair stays together: it must not be cut apart
     for statement in run:
         if isinstance(statement, Node) and statement.op in ("first", "second"):
             halves[statement.args[0]].append(statement)

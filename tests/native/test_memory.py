@@ -1,4 +1,4 @@
-"""Random programs on arrays that live in memory: in-place updates, views, loops and branches must not disturb each other."""
+"""Random programs on arrays in memory: in-place updates, views, loops and branches must not disturb each other."""
 
 import jax
 import jax.numpy as jnp
