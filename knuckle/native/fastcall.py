@@ -20,10 +20,12 @@ STACK_BYTES = 65536  # the largest workspace that is taken from the caller's sta
 C_CONTIGUOUS_AND_ALIGNED = 0x0101
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64  # bytes into a NumPy array
 BYTES_CONTENT = 32  # bytes into a bytes object
-HEADER_WORDS, INPUT_WORDS = 5, 3
+HEADER_WORDS, INPUT_WORDS = 6, 3
+FORMS = {"list": 0, "tuple": 1, "leaf": 2}  # what the function returns; leaf: the only result itself
 
 # The plan, the content of the bytes object that is `self`, in words of 8 bytes: inputs, outputs, address, fallback,
-# workspace bytes; for each input dtype, ndim and where its dimensions are; for each output the arguments of np.empty.
+# workspace bytes, form of the result; for each input dtype, ndim and where its dimensions are; for each output the
+# arguments of np.empty.
 TEXT = """
 define ptr @call(ptr %self, ptr %arguments, i64 %count) {{
 entry:
@@ -143,7 +145,23 @@ run:
   %thread = call ptr inttoptr (i64 {PyEval_SaveThread} to ptr)()
   call void %address(ptr %inputs, ptr %outputs, ptr %workspace)
   call void inttoptr (i64 {PyEval_RestoreThread} to ptr)(ptr %thread)
+  %form_at = getelementptr i64, ptr %plan, i64 5
+  %form = load i64, ptr %form_at
+  switch i64 %form, label %as_list [ i64 1, label %as_tuple i64 2, label %as_leaf ]
+
+as_list:
   ret ptr %list
+
+as_tuple:
+  %tuple = call ptr inttoptr (i64 {PyList_AsTuple} to ptr)(ptr %list)
+  call void inttoptr (i64 {Py_DecRef} to ptr)(ptr %list)
+  ret ptr %tuple
+
+as_leaf:
+  %leaf = call ptr inttoptr (i64 {PyList_GetItem} to ptr)(ptr %list, i64 0)
+  call void inttoptr (i64 {Py_IncRef} to ptr)(ptr %leaf)
+  call void inttoptr (i64 {Py_DecRef} to ptr)(ptr %list)
+  ret ptr %leaf
 
 failed_output:
   call void inttoptr (i64 {Py_DecRef} to ptr)(ptr %list)
@@ -162,10 +180,13 @@ fallback:
 API = (
     "PyList_New",
     "PyList_SetItem",
+    "PyList_GetItem",
+    "PyList_AsTuple",
     "PyObject_Call",
     "PyObject_Vectorcall",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
+    "Py_IncRef",
     "Py_DecRef",
 )
 
@@ -239,13 +260,14 @@ def fast_function(
     inputs: Sequence[Leaf],
     outputs: Sequence[Leaf],
     general: Callable[..., Any],
-) -> tuple[Callable[..., list[Any]], Any]:
+    form: str,
+) -> tuple[Callable[..., Any], Any]:
     """A builtin function that runs the code at `address`, or `general` for arguments that do not fit as they are.
 
     `entry` is the address of the loaded `call`. The second result is what the first points to: keep both together.
     """
     made = [(leaf.shape, leaf.dtype) for leaf in outputs]
-    words = [len(inputs), len(outputs), address, id(general), max(workspace_bytes, 64)]
+    words = [len(inputs), len(outputs), address, id(general), max(workspace_bytes, 64), FORMS[form]]
     first_dimension = HEADER_WORDS + INPUT_WORDS * len(inputs) + len(outputs)
     dimensions: list[int] = []
     for leaf in inputs:

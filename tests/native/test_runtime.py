@@ -73,6 +73,17 @@ done:
 """  # y[row] = x[row] * n
 
 
+COPY = """
+define void @copy(ptr %inputs, ptr %outputs, ptr %workspace) {
+  %x = load ptr, ptr %inputs
+  %y = load ptr, ptr %outputs
+  %value = load double, ptr %x
+  store double %value, ptr %y
+  ret void
+}
+"""
+
+
 class Code(NamedTuple):
     object_code: bytes
     symbol: str
@@ -121,6 +132,23 @@ def test_large_workspaces_and_unknown_layouts_go_the_general_way(monkeypatch):
     for function in (large, unknown):
         assert function.call == function._general
         np.testing.assert_array_equal(function(X, np.array(3, np.int32), B)[0], 3 * X)
+
+
+def test_a_builtin_returns_the_form_asked_for():
+    inputs, code = [aval("float64", 3), aval("int32"), aval("bool", 2)], assemble(SCALED, "scaled")
+    function = runtime.Function(code, inputs, [aval("float64", 3), aval("bool", 2)])
+    times, elsewhere = np.array(3, np.int32), []
+    as_tuple = function.builtin(lambda *arguments: elsewhere.append(arguments), "tuple")
+    y, c = results = as_tuple(X, times, B)
+    assert type(results) is tuple and sys.getrefcount(results) == 2
+    np.testing.assert_array_equal(y, 3 * X)
+    np.testing.assert_array_equal(c, B)
+    assert as_tuple(X, 3, B) is None and elsewhere == [(X, 3, B)]
+    with pytest.raises(ValueError, match="one output for the form leaf"):
+        function.builtin(print, "leaf")
+    copy = runtime.Function(assemble(COPY, "copy"), [aval("float64")], [aval("float64")])
+    leaf = copy.builtin(print, "leaf")(np.array(2.5))
+    assert type(leaf) is np.ndarray and leaf == 2.5 and sys.getrefcount(leaf) == 2
 
 
 def test_calls_leave_no_references_behind(scaled):
