@@ -79,7 +79,7 @@ def compile_text(text: str, level: int = CODEGEN_LEVEL) -> bytes:
     """Object code of LLVM text for this machine; no LLVM passes are run."""
     with _lock:
         machine = _target().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=target_features(), opt=level, reloc="pic", codemodel="small"
+            cpu=llvm.get_host_cpu_name(), features=target_features(), opt=level, reloc="pic", codemodel="large"
         )
         module = llvm.parse_assembly(text)
         module.triple = llvm.get_process_triple()

@@ -130,6 +130,6 @@ def trampoline_object() -> bytes:
         text = text.replace("{" + name + "}", str(offset))
     text = text.format(metadata_extension=METADATA_EXTENSION, major=API_VERSION[0], minor=API_VERSION[1])
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        opt=2, reloc="pic", codemodel="small"
+        opt=2, reloc="pic", codemodel="large"
     )
     return machine.emit_object(llvm.parse_assembly(text))
