@@ -91,7 +91,7 @@ def compare(task: str, model: kn.Model, rounds: int) -> tuple[Timing, Timing]:
     return rule, straight
 
 
-def table(results: dict[str, dict[str, tuple[Timing, Timing]]]) -> str:
+def table(results: dict[str, dict[str, tuple[Timing, Timing]]], command: str) -> str:
     head = [
         "robot",
         "task",
@@ -118,8 +118,8 @@ def table(results: dict[str, dict[str, tuple[Timing, Timing]]]) -> str:
     title = (
         "Derivatives of forward dynamics under `jax.jit`, float64, one CPU: `aba`'s own rule against differentiating"
     )
-    note = "Above 1 in the fifth column the rule is faster. Best of all rounds, the two ways in turns; compiling was timed once, on a machine busy with other work."
-    written = "Written by `python benchmarks/aba_derivative.py`."
+    note = "Above 1 in the fifth column the rule is faster. Best of all rounds, the two ways in turns; compiling once."
+    written = f"Written by `{command}`."
     return "\n".join([f"{title} straight through the recursion.", "", *lines, "", f"{note} {written}", ""])
 
 
@@ -135,16 +135,17 @@ def main() -> None:
     options = parser.parse_args()
     names = options.robots[:1] if options.quick else options.robots
     rounds = 3 if options.quick else options.rounds
+    command = f"python benchmarks/aba_derivative.py {' '.join(Path(name).name for name in names)} --rounds {rounds}"
     results = {}
     with jax.enable_x64(True):
         for name in names:
             model = jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, robot(name))
             label = f"{Path(name).stem} ({model.nv} degrees of freedom)"
             results[label] = {task: compare(task, model, rounds) for task in tasks(by_rule)}
-            print(table({label: results[label]}), flush=True)
+            print(table({label: results[label]}, command), flush=True)
     if not options.quick:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "aba_derivative.md").write_text(table(results))
+        (RESULTS / "aba_derivative.md").write_text(table(results, command))
 
 
 if __name__ == "__main__":
