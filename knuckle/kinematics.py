@@ -119,7 +119,8 @@ def locate(model: Model, name: str) -> tuple[int, Float[Array, "3 3"], Float[Arr
     """The link that carries a named link or frame, and its pose there."""
     frames = model.frames
     if name in model.link_names:
-        return model.link_names.index(name), jnp.eye(3), jnp.zeros(3)
+        dtype = jnp.asarray(model.position).dtype
+        return model.link_names.index(name), jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)
     if name in frames.names:
         k = frames.names.index(name)
         R = spatial.rotation_of_quaternion(jnp.asarray(frames.rotation[k]))
