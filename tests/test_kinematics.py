@@ -147,3 +147,12 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are(draws):
 def test_a_model_without_frames_has_no_frame_poses():
     model = kn.build([kn.Link("a", joints=kn.revolute(), mass=1.0, com=(1, 0, 0))])
     assert frame_poses(model, np.zeros(1)).rotation.shape == (0, 3, 3)
+
+
+def test_a_float32_model_keeps_its_precision_where_float64_is_on():
+    link = kn.Link("a", joints=kn.revolute(), mass=1.0, com=(1, 0, 0), frames=[kn.Frame("tip", (1, 0, 0))])
+    single = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), kn.build([link]))
+    q = jnp.ones(1, jnp.float32)
+    for name in ("a", "tip"):
+        found = *frame_pose(single, q, name), jacobian(single, q, name), frame_velocity(single, q, q, name)
+        assert {str(x.dtype) for x in found} == {"float32"}
