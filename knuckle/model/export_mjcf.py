@@ -144,13 +144,18 @@ class _Carrier:
 
 
 class _Bodies:
-    """The elements of links by number (-1 is the world), and of all that can carry shapes by name."""
+    """The elements of links by number (-1 is the world), and of all that can carry shapes by name.
+
+    The first frame on the world, `heavy`, carries the mass of all that is welded to it.
+    """
 
     def __init__(self, world: Element, model: Model):
         self.model, self.stages = model, _stages(model)
         self.elements = {-1: world}
         self.carriers = {"world": _Carrier(world, np.zeros(3), IDENTITY)}
         self.named = {*model.geometry.body, *(name for pair in model.topology.excludes for name in pair)}
+        on_world = [name for name, link in zip(model.frames.names, model.frames.link, strict=True) if link < 0]
+        self.heavy = on_world[0] if on_world and model.topology.ground_mass > 0 else None
         for link, items in hanging_order(model).items():
             self._write_items(link, items)
 
@@ -158,7 +163,7 @@ class _Bodies:
         """Frames that come before all else are sites; later ones, and those with shapes, are bodies without joints."""
         bodies_begun = False
         for kind, number in items:
-            bodies_begun |= kind == "link" or self.model.frames.names[number] in self.named
+            bodies_begun |= kind == "link" or self.model.frames.names[number] in {*self.named, self.heavy}
             if kind == "link":
                 self._write_link(link, number)
             else:
@@ -169,6 +174,9 @@ class _Bodies:
         name, position, rotation = frames.names[number], frames.position[number], frames.rotation[number]
         pose = {"pos": _numbers(position), "quat": _numbers(rotation)}
         element = SubElement(self.elements[link], tag, {"name": name, **pose})
+        if name == self.heavy:
+            mass, moment = _numbers(self.model.topology.ground_mass), _numbers([NOTHING] * 3)
+            SubElement(element, "inertial", pos="0 0 0", mass=mass, diaginertia=moment)
         self.carriers[name] = _Carrier(element, np.asarray(position), _unit(rotation))
 
     def _write_link(self, parent: int, link: int) -> None:

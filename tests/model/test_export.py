@@ -70,6 +70,7 @@ def zoo() -> kd.Description:
         kd.Link("point", "nothing", kd.revolute("z", name="r4", friction=0.3), mass=0.7, com=(0.1, 0, 0)),
         kd.Link(
             "post",
+            mass=3.0,
             position=(5, 0, 0),
             rotation=TURN,
             shapes=shapes.cylinder(0.1, 0.5, name="y", rgba=(0.1, 0.2, 0.3, 1.0)),
@@ -106,6 +107,7 @@ def assert_same(model: Model, back: Model) -> None:
     """Equal arrays, and all that is no number equal too: names, order, topology, meshes, colours."""
     assert differences(model, back) == []
     assert jax.tree.structure(model) == jax.tree.structure(back)
+    assert back.mass == pytest.approx(float(model.mass), rel=1e-14)
 
 
 def test_everything_that_mjcf_can_hold_comes_back(tmp_path):
