@@ -150,6 +150,7 @@ def count(values):
     return finite_rows(values)
 
 cli._finite_rows = count
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 cli.main()
 """
 
