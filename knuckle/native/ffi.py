@@ -197,8 +197,14 @@ native_call_p.multiple_results = True
 def _call_now(*arguments: Any, program: Program, rows: int | None):
     large = rows is not None and all(map(_in_host_memory, arguments)) and program.function().spreads(rows)
     if large or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-        return program.function()(*arguments)  # over several threads, where XLA would give it one
+        results = program.function()(*map(_plain, arguments))  # over several threads, where XLA would give it one
+        return [jnp.asarray(result) for result in results]
     return program.jitted(rows)(*arguments)
+
+
+def _plain(value: Any) -> Any:
+    """The value without JAX's own wrappers for literals."""
+    return value if type(value) in HOST_TYPES or isinstance(value, jax.Array) else np.asarray(value, value.dtype)
 
 
 def _in_host_memory(value: Any) -> bool:

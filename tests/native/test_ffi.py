@@ -200,6 +200,11 @@ def test_large_batches_of_jax_arrays_give_the_same_bits_as_small_ones():
     jax.tree.map(np.testing.assert_array_equal, jax.jit(program)(many, p), together)
 
 
+def test_python_numbers_beside_batches():
+    times = native(lambda x, k: x * k)
+    np.testing.assert_array_equal(jax.vmap(lambda x: times(x, 2.0))(jnp.arange(3.0)), [0.0, 2.0, 4.0])
+
+
 def test_with_jit_switched_off():
     with jax.disable_jit():
         assert_close(fast(jnp.asarray(X), P), energy(X, P))
