@@ -249,7 +249,7 @@ def object_code() -> bytes | None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    machine = target.create_target_machine(opt=2, reloc="pic", codemodel="small")
+    machine = target.create_target_machine(opt=2, reloc="pic", codemodel="large")
     return machine.emit_object(llvm.parse_assembly(text))
 
 
@@ -275,7 +275,7 @@ def fast_function(
         dimensions += leaf.shape
     plan = np.array([*words, *map(id, made), *dimensions], np.int64).tobytes()
     definition = MethodDefinition(b"native", entry, METH_FASTCALL, None)
-    create = ctypes.pythonapi.PyCFunction_NewEx
-    create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    create = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
     kept = (definition, made, general, [leaf.dtype for leaf in inputs])
     return create(ctypes.addressof(definition), plan, None), kept

@@ -6,6 +6,7 @@ import gc
 import random
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -82,6 +83,25 @@ define void @copy(ptr %inputs, ptr %outputs, ptr %workspace) {
   ret void
 }
 """
+
+
+SPIN = """
+define void @spin(ptr %inputs, ptr %outputs, ptr %workspace) {
+entry:
+  %n_at = load ptr, ptr %inputs
+  %n = load i64, ptr %n_at
+  %y = load ptr, ptr %outputs
+  br label %body
+body:
+  %k = phi i64 [ 0, %entry ], [ %next, %body ]
+  store volatile i64 %k, ptr %y
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %body, label %done
+done:
+  ret void
+}
+"""  # counts to n
 
 
 class Code(NamedTuple):
@@ -261,6 +281,18 @@ def test_an_unresolved_symbol_raises_when_loaded():
 def test_a_damaged_object_raises_when_loaded():
     with pytest.raises(RuntimeError):
         runtime.load(b"not an object file", "f")
+
+
+@pytest.mark.parametrize("way", ["call", "_general"])
+def test_other_threads_run_meanwhile(way):
+    function = runtime.Function(assemble(SPIN, "spin"), [aval("int64")], [aval("int64")])
+    worker = threading.Thread(target=getattr(function, way), args=(np.array(400_000_000),))
+    worker.start()
+    turns = 0
+    while worker.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 20  # about 0.2 s of work; with the lock held there would be one or two
 
 
 def test_threads_do_not_share_workspace_or_pointers(scaled):
