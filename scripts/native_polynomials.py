@@ -190,7 +190,7 @@ def two_over_pi_words(count: int) -> list[int]:
 
 def main() -> None:
     print('"""Constants of the vector functions, written by scripts/native_polynomials.py: do not edit."""\n')
-    print_split("LN2", mp.log(2), 3)
+    print_split("LN2", mp.log(2), 2)
     print_split("LOG2_E", 1 / mp.log(2), 2)
     print_split("PI_HALF", mp.pi / 2, 3)
     print_split("PI_QUARTER", mp.pi / 4, 2)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -310,6 +313,12 @@ def test_float32_is_the_rounded_double(name, lanes):
     got = kernel(name, lanes, "float32")(x)
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, expected)
+
+
+def test_the_script_reproduces_the_coefficients():
+    script = Path(__file__).parents[2] / "scripts" / "native_polynomials.py"
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    assert printed == (Path(vecmath.__file__).parent / "coefficients.py").read_text()
 
 
 def test_a_function_is_emitted_once_per_module():
