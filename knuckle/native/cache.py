@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import warnings
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ from knuckle.native.fingerprint import program_key
 MAGIC = b"knuckle native 1\n"
 DIGEST_BYTES = 32
 SUFFIX = ".native"
+UNFINISHED = ".part"
+ABANDONED_SECONDS = 3600  # after which an unfinished file has no writer any more
 LIMIT_BYTES = 512 * 2**20
 KEPT_SHARE = 0.8  # of the bound, once it is exceeded
 
@@ -73,7 +76,7 @@ class Store:
         return self.folder / f"{key}{SUFFIX}"
 
     def _write(self, path: Path, data: bytes) -> None:
-        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+        handle, name = tempfile.mkstemp(dir=self.folder, suffix=UNFINISHED)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -87,8 +90,11 @@ class Store:
         files = []
         for item in os.scandir(self.folder):
             with contextlib.suppress(OSError):  # another process may have removed it
-                if item.name.endswith((SUFFIX, ".part")):
-                    files.append((item.stat().st_mtime, item.stat().st_size, item.path))
+                age, size = item.stat().st_mtime, item.stat().st_size
+                if item.name.endswith(SUFFIX):
+                    files.append((age, size, item.path))
+                elif item.name.endswith(UNFINISHED) and time.time() - age > ABANDONED_SECONDS:
+                    os.unlink(item.path)
         excess = sum(size for _, size, _ in files) - self.limit_bytes
         if excess <= 0:
             return

@@ -103,6 +103,16 @@ def test_the_least_recently_used_go_first(tmp_path):
     assert store.get("k1") is None
 
 
+def test_unfinished_files_go_only_when_their_writer_must_be_gone(store):
+    store.put("a", ENTRY)
+    fresh, old = store.folder / "fresh.part", store.folder / "old.part"
+    fresh.write_bytes(b"half")
+    old.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    Store(store.folder, limit_bytes=1).put("b", ENTRY)
+    assert fresh.exists() and not old.exists()
+
+
 def test_threads_may_write_and_read_one_key(store):
     def work(k: int) -> bool:
         for _ in range(50):
