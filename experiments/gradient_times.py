@@ -1,6 +1,6 @@
 """NeuralSim figure 5: how long a gradient takes by finite differences, forward mode, reverse mode, and native code.
 
-Three functions: a network of 175 parameters, 500 steps of a double pendulum without contact (dt 1/240), and 5000 steps of
+Three functions: a network of 175 parameters, 500 steps of a double pendulum without contact (dt 1/240), 5000 steps of
 a five-link pendulum that falls on the ground with rigid contact (dt 1 ms); gradients of the pendulums are by masses and
 initial state. Run: python experiments/gradient_times.py [--quick]. Writes the picture, the table and the numbers to
 experiments/results (with --quick nothing, and on shorter roll-outs).

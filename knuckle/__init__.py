@@ -1,6 +1,6 @@
 """Knuckle: a differentiable rigid-body simulator that you can put neural networks inside."""
 
-from knuckle import dynamics, forces, kinematics, model, spatial
+from knuckle import contact, dynamics, forces, kinematics, model, spatial
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
 from knuckle.model import (
     Frame,
@@ -20,6 +20,7 @@ from knuckle.model import (
     shapes,
     velocity_servo,
 )
+from knuckle.model.export import save
 from knuckle.model.load import load
 from knuckle.simulate import Trajectory, linearize, rollout, step
 
@@ -37,6 +38,7 @@ __all__ = [
     "Trajectory",
     "ball",
     "build",
+    "contact",
     "difference",
     "dynamics",
     "forces",
@@ -52,6 +54,7 @@ __all__ = [
     "retract",
     "revolute",
     "rollout",
+    "save",
     "shapes",
     "spatial",
     "step",

@@ -12,7 +12,7 @@ from knuckle.model.joints import difference, neutral
 from knuckle.model.model import Model
 from knuckle.tree import rows, sum_rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 
 
 def actuator_force(model: Model, q: Vec, qd: Vec, control: Vec) -> Vec:

@@ -13,7 +13,7 @@ from knuckle.model.joints import joint_poses, motion_axes
 from knuckle.model.model import Model
 from knuckle.tree import outward, outward_sum, rows, sum_rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 
 
 class Poses(NamedTuple):
@@ -40,7 +40,8 @@ def in_parents(model: Model, q: Vec) -> tuple[Poses, Float[Array, "link 3 3"]]:
     """Each link's pose in its parent, and the rotation that its joint makes."""
     R_joint, p_joint = joint_poses(model, q)
     R_place = spatial.rotation_of_quaternion(jnp.asarray(model.rotation))
-    return Poses(spatial.compose(R_place, R_joint), model.position + spatial.apply(R_place, p_joint)), R_joint
+    position = jnp.asarray(model.position) + spatial.apply(R_place, p_joint)
+    return Poses(spatial.compose(R_place, R_joint), position), R_joint
 
 
 def _place(above: Poses, local: Poses) -> Poses:

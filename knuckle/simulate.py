@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ from knuckle.contact.impulse import Impulse, Outcome
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.joints import difference, retract
-from knuckle.model.model import Model, State
+from knuckle.model.model import Leaf, Model, State
 
 Policy = Callable[[Float[Array, ""], State], Float[Array, " nu"]]
 Checkpoint = Literal["none", "step", "sqrt"]
@@ -26,10 +26,10 @@ Checkpoint = Literal["none", "step", "sqrt"]
 class Trajectory(eqx.Module):
     """States after each step of a roll-out, with the time [s] of each and the control that led there."""
 
-    time: Float[Array, " step"]
-    q: Float[Array, "step nq"]
-    qd: Float[Array, "step nv"]
-    control: Float[Array, "step nu"]
+    time: Float[Leaf, " step"]
+    q: Float[Leaf, "step nq"]
+    qd: Float[Leaf, "step nv"]
+    control: Float[Leaf, "step nu"]
     contact: Outcome | None = None  # what the contacts of each step did
 
     @property
@@ -40,7 +40,7 @@ class Trajectory(eqx.Module):
 def step(
     model: Model,
     state: State,
-    control: Float[Array, " nu"] | None = None,
+    control: Float[Leaf, " nu"] | None = None,
     *,
     dt: float | Float[Array, ""],
     integrator: Integrator = SemiImplicitEuler(),
@@ -74,7 +74,7 @@ def as_arrays(state: State) -> State:
 def rollout(
     model: Model,
     state: State,
-    controls: Float[Array, "step nu"] | Float[Array, " nu"] | Policy | None = None,
+    controls: Float[Leaf, "step nu"] | Float[Leaf, " nu"] | Policy | None = None,
     *,
     dt: float | Float[Array, ""],
     steps: int | None = None,
@@ -160,7 +160,7 @@ def _wrench(model: Model, wrench):
     return wrench
 
 
-def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, Array | None, int]:
+def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, Leaf | None, int]:
     """The policy if there is one, else a row of controls per step (or None), and the number of steps."""
     if controls is None or callable(controls):
         table = None
@@ -177,7 +177,8 @@ def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, A
         raise ValueError("steps=... is needed where controls are not an array over time")
     if steps < 0:
         raise ValueError(f"steps must not be negative, got {steps}")
-    return (controls if callable(controls) else None), table, steps
+    policy: Any = controls if callable(controls) else None
+    return policy, table, steps
 
 
 def _scan(following, start, xs, steps: int, checkpoint: Checkpoint):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+AnyArray = Array | np.ndarray
 Vec3 = Float[Array, "*batch 3"]
 Vec6 = Float[Array, "*batch 6"]
 Mat3 = Float[Array, "*batch 3 3"]
@@ -46,12 +47,14 @@ def contract(vector: Float[Array, "*batch n"], tensor: np.ndarray) -> Float[Arra
     return product.reshape(*vector.shape[:-1], *tensor.shape[1:])
 
 
-def apply(matrix: Float[Array, "*batch i j"], vector: Float[Array, "*batch j"]) -> Float[Array, "*batch i"]:
+def apply(matrix: Float[Array, "*batch i j"], vector: Float[AnyArray, "*batch j"]) -> Float[Array, "*batch i"]:
     """Matrix times vector."""
     return jnp.sum(matrix * vector[..., None, :], axis=-1)
 
 
-def apply_transpose(matrix: Float[Array, "*batch i j"], vector: Float[Array, "*batch i"]) -> Float[Array, "*batch j"]:
+def apply_transpose(
+    matrix: Float[Array, "*batch i j"], vector: Float[AnyArray, "*batch i"]
+) -> Float[Array, "*batch j"]:
     """Transposed matrix times vector."""
     return jnp.sum(matrix * vector[..., :, None], axis=-2)
 

@@ -120,7 +120,7 @@ def _weighted_rows(select: np.ndarray, a: jax.Array) -> jax.Array:
 
 
 def _stack_levels(tree: Tree, values: list[Rows]) -> Rows:
-    joined = jax.tree.map(lambda *level: jnp.concatenate(level) if len(level) > 1 else level[0], *values)
+    joined = values[0] if len(values) == 1 else jax.tree.map(lambda *level: jnp.concatenate(level), *values)
     return rows(joined, tree.order)
 
 

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from knuckle import spatial
@@ -79,18 +80,21 @@ class Impulse(eqx.Module):
     def __check_init__(self):
         for name in ("restitution", "friction", "alpha", "beta", "mixing"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, jax.core.Tracer) and not np.all(np.asarray(value) >= 0):
+            if value is not None and not isinstance(value, Tracer) and not np.all(np.asarray(value) >= 0):
                 raise ValueError(f"Impulse: {name} must not be negative, got {value}")
 
     def begin(self, model: Model, state: State) -> State:
         """The state with impulses to start the first search from."""
-        if state.impulse is not None:
-            return state
-        contacts = jax.eval_shape(lambda q: self.contacts(model, q), state.q)
-        return State(state.q, state.qd, jnp.zeros(3 * len(contacts), state.qd.dtype))
+        return State(state.q, state.qd, self._start(model, state).reshape(-1))
 
-    def contacts(self, model: Model, q: Float[Array, " nq"]) -> Contacts:
-        return collide(model, q, contact_pairs(model, self_collision=self.self_collision))
+    def _start(self, model: Model, state: State) -> Float[Array, "contact 3"]:
+        if state.impulse is not None:
+            return jnp.asarray(state.impulse).reshape(-1, 3)
+        contacts = jax.eval_shape(lambda q: self.contacts(model, q), state.q)
+        return jnp.zeros((len(contacts), 3), state.qd.dtype)
+
+    def contacts(self, model: Model, q: Float[Array | np.ndarray, " nq"]) -> Contacts:
+        return collide(model, jnp.asarray(q), contact_pairs(model, self_collision=self.self_collision))
 
     def resolve(
         self, model: Model, heavy: Model, state: State, v_free: Float[Array, " nv"], dt: float | Float[Array, ""]
@@ -99,7 +103,6 @@ class Impulse(eqx.Module):
 
         `heavy` is the model whose mass matrix impulses meet.
         """
-        state = self.begin(model, state)
         contacts = self.contacts(model, state.q)
         body = articulation(heavy, state.q)
         factor = factor_mass_matrix(heavy, body.axes, body.inertia)
@@ -107,7 +110,7 @@ class Impulse(eqx.Module):
         target, weight = self._targets(contacts, J[:, 0], state.qd, v_free, dt)
         near = nearest(contacts.gap, self.most_contacts)
         problem, flat = self._problem(model, factor, J, v_free, target, contacts, near)
-        start = near.pick(state.impulse.reshape(-1, 3)).reshape(-1)
+        start = near.pick(self._start(model, state)).reshape(-1)
         solved = newton.solve(problem, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
         impulse = solved.impulse.reshape(-1, 3)
         dofs = model.topology.dofs

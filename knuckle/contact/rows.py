@@ -17,7 +17,7 @@ from knuckle.model.joints import plane_axes
 from knuckle.model.model import Model
 from knuckle.tree import Tree, rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 Jacobian = Float[Array, "row dof"]
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
@@ -19,7 +20,7 @@ from knuckle.kinematics import articulation
 from knuckle.model.model import Model
 from knuckle.tree import Tree, inward, outward, rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 
 
 class Factor(NamedTuple):
@@ -118,4 +119,5 @@ def inverse_mass_matrix(model: Model, q: Vec) -> Float[Array, "dof dof"]:
     """M^-1, column by column through the factors."""
     body = articulation(model, q)
     factor = factor_mass_matrix(model, body.axes, body.inertia)
-    return jax.vmap(lambda e: solve_mass_matrix(model.topology.dofs, factor, e))(jnp.eye(model.nv, dtype=q.dtype))
+    unit_forces = jnp.eye(model.nv, dtype=q.dtype)
+    return jnp.asarray(jax.vmap(lambda e: solve_mass_matrix(model.topology.dofs, factor, e))(unit_forces))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
@@ -10,7 +11,7 @@ from knuckle.kinematics import articulation
 from knuckle.model.model import Model
 from knuckle.tree import inward_sum, rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 
 
 def crba(model: Model, q: Vec) -> Float[Array, "dof dof"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
@@ -11,7 +12,7 @@ from knuckle.model.joints import difference
 from knuckle.model.model import Model
 from knuckle.tree import rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 Scalar = Float[Array, ""]
 
 

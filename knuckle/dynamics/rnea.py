@@ -11,7 +11,7 @@ from knuckle.kinematics import Articulation, articulation, link_velocities
 from knuckle.model.model import Model
 from knuckle.tree import inward_sum, outward_sum, rows, sum_rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 Wrench = Float[Array, "link 6"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+Body = tuple[float, np.ndarray, np.ndarray]  # mass, centre of mass, central moments
+
 ROWS = np.array([0, 1, 2, 0, 0, 1])
 COLUMNS = np.array([0, 1, 2, 1, 2, 2])
 
@@ -53,13 +55,14 @@ def finite_vector(value, size: int, where: str) -> np.ndarray:
     return array
 
 
-def merge(a: tuple[float, np.ndarray, np.ndarray], b: tuple[float, np.ndarray, np.ndarray]):
+def merge(a: Body, b: Body) -> Body:
     """Mass, centre of mass and central moments of two bodies welded together (parallel axes)."""
     mass = a[0] + b[0]
     if mass == 0:
         return 0.0, a[1], a[2] + b[2]
     com = (a[0] * a[1] + b[0] * b[1]) / mass
-    return mass, com, sum(moment + about_point(m, c - com) for m, c, moment in (a, b))
+    moments = [moment + about_point(m, c - com) for m, c, moment in (a, b)]
+    return mass, com, moments[0] + moments[1]
 
 
 def about_point(mass: float, offset: np.ndarray) -> np.ndarray:
@@ -67,7 +70,7 @@ def about_point(mass: float, offset: np.ndarray) -> np.ndarray:
     return (mass * (offset @ offset * np.eye(3) - np.outer(offset, offset)))[ROWS, COLUMNS]
 
 
-def moved(body: tuple[float, np.ndarray, np.ndarray], position, rotation):
+def moved(body: Body, position, rotation) -> Body:
     """The same body seen from a frame in which its own frame stands at `position`, `rotation`."""
     R = rotation_matrix(rotation)
     mass, com, moment = body

@@ -15,7 +15,7 @@ from knuckle.model.model import Model
 from knuckle.model.topology import Topology
 from knuckle.tree import rows
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 Pose = tuple[Float[Array, "link 3 3"], Float[Array, "link 3"]]  # rotation, position
 
 

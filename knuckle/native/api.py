@@ -29,8 +29,9 @@ def check_leaves(arguments: Any) -> None:
         where = _where(path)
         if not isinstance(leaf, (np.ndarray, np.generic, jax.Array, *NUMBERS)):
             raise TypeError(f"native: expected an array or a number at {where}, got {type(leaf).__name__} {leaf!r:.60}")
-        if hasattr(leaf, "dtype") and not is_covered(leaf.dtype):
-            raise TypeError(f"native: expected {COVERED} at {where}, got dtype {leaf.dtype}")
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and not is_covered(dtype):
+            raise TypeError(f"native: expected {COVERED} at {where}, got dtype {dtype}")
 
 
 def _where(path) -> str:

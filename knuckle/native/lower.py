@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from knuckle.native.algebra import Algebra
 from knuckle.native.ir import Buffer, Contents, Program, code_of
@@ -65,7 +65,7 @@ def is_key(aval) -> bool:
 def word_aval(aval):
     if not is_key(aval):
         return aval
-    return jax.core.ShapedArray((*aval.shape, *aval.dtype._impl.key_shape), np.uint32)
+    return ShapedArray((*aval.shape, *aval.dtype._impl.key_shape), np.uint32)
 
 
 class Lowering(Algebra):

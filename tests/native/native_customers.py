@@ -23,8 +23,10 @@ def elementwise(x):
         jnp.sign(x), jnp.round(x), jnp.floor(x), jnp.ceil(x), jnp.isfinite(x), jnp.mod(x, 0.7), x**3, x**-2,
         jnp.abs(x) ** 1.5, jnp.arctan2(x, x.T), jnp.cbrt(x), jnp.clip(x, -0.5, 0.5), jnp.where(x > 0, x, -1.0),
         jnp.sinh(x), jnp.cosh(x), jnp.tan(x), jnp.arcsinh(x), jnp.arcsin(jnp.tanh(x)), jnp.arccos(jnp.tanh(x)),
-        jnp.arctan(x), jnp.arctanh(0.5 * jnp.tanh(x)), jnp.arccosh(1 + x**2), jnp.exp2(x), jnp.expm1(x), jnp.log1p(x**2),
-        jnp.log(jnp.abs(x)), jax.lax.rsqrt(x**2 + 1), jnp.hypot(x, x.T), jnp.nextafter(x, 9.0), jnp.copysign(x, x.T),
+        jnp.arctan(x), jnp.arctanh(0.5 * jnp.tanh(x)), jnp.arccosh(1 + x**2), jnp.exp2(x), jnp.expm1(x),
+        jnp.log1p(x**2), jnp.log(jnp.abs(x)), jax.lax.rsqrt(x**2 + 1), jnp.hypot(x, x.T),
+        jnp.nextafter(x, 9.0),
+        jnp.copysign(x, x.T),
     )  # fmt: skip
 
 
