@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,9 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
+from knuckle.contact.convex import convex_convex
 from knuckle.contact.narrow import TESTS, Kinds, kinds_of, shape_name
 from knuckle.contact.pairs import Pair
-from knuckle.contact.touch import Placed
+from knuckle.contact.support import convex_shapes
+from knuckle.contact.touch import Placed, Touch
 from knuckle.contact.vertices import corner_table
 from knuckle.kinematics import Poses, poses
 from knuckle.model.geometry import Geometry
@@ -40,15 +42,15 @@ class Contacts(eqx.Module):
 
 
 class Group(NamedTuple):
-    """Pairs of the same kinds: shapes in the order that the test takes them, and which pairs that swaps."""
+    """Pairs for one test: shapes in the order that it takes them, and which pairs that swaps."""
 
-    kinds: Kinds
+    test: Kinds | Literal["convex", "convex mesh"]
     a: list[int]
     b: list[int]
     swapped: list[bool]
 
 
-def collide(model: Model, q: Float[Array, " nq"], pairs: tuple[Pair, ...]) -> Contacts:
+def collide(model: Model, q: Float[Array | np.ndarray, " nq"], pairs: tuple[Pair, ...]) -> Contacts:
     """The contact points of pairs of shapes (see `contact_pairs`) at coordinates q, groups of equal kinds in turn."""
     geometry = model.geometry
     groups = _groups(geometry, pairs)
@@ -56,20 +58,27 @@ def collide(model: Model, q: Float[Array, " nq"], pairs: tuple[Pair, ...]) -> Co
     placed = _shape_poses(model, jnp.asarray(q), used)
     parts = [_collide_group(geometry, group, placed, used) for group in groups]
     dtype = placed.position.dtype
-    empty = Contacts(jnp.zeros(0, dtype), *(jnp.zeros((0, 3), dtype),) * 2, jnp.zeros(0, dtype), (), (), ())
+    none, nowhere = jnp.zeros(0, dtype), jnp.zeros((0, 3), dtype)
+    empty = Contacts(none, nowhere, nowhere, none, (), (), ())
     if len(parts) < 2:
         return parts[0] if parts else empty
     return Contacts(
-        *(jnp.concatenate([getattr(p, name) for p in parts]) for name in ("gap", "point", "normal", "friction")),
-        *(sum((getattr(p, name) for p in parts), ()) for name in ("link_a", "link_b", "names")),
+        gap=jnp.concatenate([p.gap for p in parts]),
+        point=jnp.concatenate([p.point for p in parts]),
+        normal=jnp.concatenate([p.normal for p in parts]),
+        friction=jnp.concatenate([p.friction for p in parts]),
+        link_a=tuple(link for p in parts for link in p.link_a),
+        link_b=tuple(link for p in parts for link in p.link_b),
+        names=tuple(name for p in parts for name in p.names),
     )
 
 
 def _groups(geometry: Geometry, pairs: tuple[Pair, ...]) -> list[Group]:
-    groups: dict[Kinds, Group] = {}
+    groups: dict[str | Kinds, Group] = {}
     for pair in pairs:
         kinds, swap = kinds_of(geometry, pair.a, pair.b)
-        group = groups.setdefault(kinds, Group(kinds, [], [], []))
+        test = kinds if kinds in TESTS else "convex mesh" if "mesh" in kinds else "convex"
+        group = groups.setdefault(test, Group(test, [], [], []))
         first, second = (pair.b, pair.a) if swap else (pair.a, pair.b)
         group.a.append(first)
         group.b.append(second)
@@ -94,7 +103,7 @@ def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Pos
 
 
 def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> Contacts:
-    touch = TESTS[group.kinds](*(_placed(geometry, side, placed, used) for side in (group.a, group.b)))
+    touch = _touch_group(geometry, group, placed, used)
     pairs, count = touch.gap.shape
     normal = touch.normal
     if any(group.swapped):
@@ -115,9 +124,14 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
     )
 
 
-def _placed(geometry: Geometry, shapes: list[int], placed: Poses, used: list[int]) -> Placed:
-    """One side of a group of pairs."""
-    at = rows(placed, np.searchsorted(used, shapes))
+def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> Touch:
+    sides = [(shapes, rows(placed, np.searchsorted(used, shapes))) for shapes in (group.a, group.b)]
+    if isinstance(group.test, str):
+        return convex_convex(*(convex_shapes(geometry, *side) for side in sides))
+    return TESTS[group.test](*(_placed(geometry, *side) for side in sides))
+
+
+def _placed(geometry: Geometry, shapes: list[int], at: Poses) -> Placed:
     size = rows(jnp.asarray(geometry.size), np.array(shapes))
     corners = jnp.asarray(corner_table(geometry, shapes), size.dtype)
     return Placed(at.rotation, at.position, size, corners * size[:, None])

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
-from knuckle.contact.manifold import spread
-from knuckle.contact.touch import Placed, Touch, constant, inactive_where, length_and_direction, one_hot, pick, sign
+from knuckle.contact.manifold import pick_all, spread
+from knuckle.contact.touch import Placed, Touch, constant, length_and_direction, one_hot, pick, sign
 
 CAPSULE_ENDS = np.array([[-1.0], [1.0]])
 FACE_CORNERS = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
@@ -55,7 +55,7 @@ def box_plane(a: Placed, b: Placed) -> Touch:
     """
     reach = a.size * spatial.apply_transpose(a.rotation, b.axis)
     down = jnp.argmax(jnp.abs(jax.lax.stop_gradient(reach)), axis=-1)
-    corners = box_face(a.size, down, -sign(pick(reach, down, -1)))
+    corners = box_face(a.size, down, -sign(pick(reach, down)))
     return _touch(a.to_world(corners), _no_radius(a), b)
 
 
@@ -98,12 +98,7 @@ def points_plane(a: Placed, b: Placed) -> Touch:
 
 def mesh_plane(a: Placed, b: Placed) -> Touch:
     """Four vertices: the lowest, and others nearly as low, spread wide; fewer where there are none."""
-    everything = _touch(a.to_world(a.vertices), _no_radius(a), b)
-    index, again = spread(everything)
-    chosen = Touch(
-        *(jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1) for x in everything)
-    )
-    return inactive_where(again, chosen)
+    return spread(_touch(a.to_world(a.vertices), _no_radius(a), b))
 
 
 def polygon_plane(a: Placed, b: Placed) -> Touch:
@@ -112,7 +107,4 @@ def polygon_plane(a: Placed, b: Placed) -> Touch:
     gap = jax.lax.stop_gradient(everything.gap)
     first = jnp.argmin(gap, axis=1)
     second = jnp.argmin(jnp.where(one_hot(first, gap.shape[1]), jnp.full_like(gap, jnp.inf), gap), axis=1)
-    index = jnp.stack([first, second], axis=1)
-    return Touch(
-        *(jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1) for x in everything)
-    )
+    return pick_all(everything, jnp.stack([first, second], axis=1))

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from knuckle import spatial
 
 INACTIVE_GAP = 1e3  # [m]; the gap of a slot that holds no contact point
+NEARER = 0.999  # a corner stands in for faces that are apart only if it is nearer by more than rounding
 TINY_SQUARED = 1e-30  # [m^2]; a shorter vector has no direction
 
 
@@ -85,10 +86,10 @@ def one_hot(index: Array, count: int) -> Array:
     return index[..., None] == jnp.arange(count).reshape((1,) * index.ndim + (count,))
 
 
-def pick(values: Float[Array, "*batch n *rest"], index: Array, axis: int) -> Array:
-    """The entry that each index names along an axis; `index` has the leading axes of `values`."""
-    shape = index.shape + (1,) * (values.ndim - index.ndim)
-    return jnp.take_along_axis(values, index.reshape(shape), axis=axis).squeeze(axis)
+def pick(values: Float[Array, "pair n ..."], index: Array) -> Array:
+    """The entry along the second axis that each pair's index names."""
+    shape = index.shape + (1,) * (values.ndim - 1)
+    return jnp.take_along_axis(values, index.reshape(shape), axis=1).squeeze(1)
 
 
 def inactive_where(empty: Array, touch: Touch) -> Touch:

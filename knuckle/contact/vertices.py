@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.spatial import ConvexHull, QhullError
 
 from knuckle.contact.narrow import shape_name
 from knuckle.model.geometry import SCALES, Geometry, Mesh
@@ -31,6 +30,8 @@ def corners_of(geometry: Geometry, shape: int) -> np.ndarray:
 @lru_cache(maxsize=256)
 def hull_corners(mesh: Mesh) -> np.ndarray:
     """The vertices of a mesh's convex hull; all different vertices where it is flat or a line."""
+    from scipy.spatial import ConvexHull, QhullError  # slow to import
+
     different = np.unique(mesh.vertices, axis=0)
     try:
         return different[np.sort(ConvexHull(different).vertices)]

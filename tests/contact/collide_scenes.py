@@ -11,7 +11,7 @@ from scipy.spatial import ConvexHull
 
 import knuckle as kn
 from knuckle.contact import Pair
-from knuckle.contact.narrow import TESTS, kinds_of
+from knuckle.contact.narrow import kinds_of
 from knuckle.model.geometry import Mesh, Shape
 
 SOLIDS = ("sphere", "capsule", "box", "cylinder", "ellipsoid", "mesh")
@@ -65,10 +65,8 @@ def one_pair_per_kinds(model: kn.Model) -> tuple[Pair, ...]:
     """One pair of shapes for each test that the model has shapes for."""
     found: dict[tuple[str, str], Pair] = {}
     for i, j in combinations(range(len(model.geometry)), 2):
-        kinds = model.geometry.kind[i], model.geometry.kind[j]
-        if kinds in TESTS or kinds[::-1] in TESTS:
-            key, swap = kinds_of(model.geometry, i, j)
-            found.setdefault(key, Pair(j, i) if swap else Pair(i, j))
+        key, swap = kinds_of(model.geometry, i, j)
+        found.setdefault(key, Pair(j, i) if swap else Pair(i, j))
     return tuple(found.values())
 
 

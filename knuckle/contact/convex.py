@@ -1,0 +1,307 @@
+"""Any two convex shapes: one contact point, at the direction that separates them most.
+
+The signed distance is the largest, over unit vectors n, of how far a plane across n separates the shapes. Apart, GJK
+finds it. Overlapping, shape a is moved out along the best n known and GJK tells how to turn n; the separation grows
+each time (the convex-concave procedure), so this finds a local optimum from the best of many directions. Either way the
+corners and edges that meet are known then, and n solves smooth equations for them, which Newton's method polishes; its
+last step is the only part with a derivative, which makes that the derivative of the solution (implicit functions).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from knuckle import spatial
+from knuckle.contact.gjk import Simplex, gjk
+from knuckle.contact.support import Convex
+from knuckle.contact.touch import Touch, constant, sign
+from knuckle.model.joints import plane_axes
+
+DIRECTIONS = 128  # tried as a start where shapes overlap, beside the axes of both
+MOST_MOVES = 16
+NEWTON_STEPS = 6
+LONGEST_STEP = 0.3  # [rad]
+PREFERENCE = (1, 1, 2, 1, 0, 2, 2, 3, 4, 4, 6)  # among what separates equally, more edges; the held normal last
+SETTLED = 1e-4  # [rad]; Newton's method has found a solution if it turns by less
+
+Vec3 = Float[Array, "3"]
+Scalar = Float[Array, ""]
+
+
+class Meeting(NamedTuple):
+    """Which features may meet: corners of each core by label, of which the first is met, and what the normal obeys."""
+
+    label_a: Int[Array, "3"]
+    label_b: Int[Array, "3"]
+    used: Bool[Array, "2"]  # whether the normal stands across the edge from the first corner to the second, the third
+    cap_a: Bool[Array, ""]  # or rather across the flat end of a cylinder
+    cap_b: Bool[Array, ""]
+    turns: Bool[Array, ""]  # whether it solves an equation; else it is held
+
+
+class Features(NamedTuple):
+    """The features in the world: a corner of each core, and two edges at it of which the normal stands across some."""
+
+    corner_a: Vec3
+    corner_b: Vec3
+    edges_a: Float[Array, "2 3"]
+    edges_b: Float[Array, "2 3"]
+    used: Bool[Array, "2"]
+    turns: Bool[Array, ""]
+
+
+def convex_convex(a: Convex, b: Convex) -> Touch:
+    """One point; takes any convex shapes, a row of each per pair."""
+    gap, point, normal = jax.vmap(_touch)(a, b)
+    return Touch(gap[:, None], point[:, None], normal[:, None])
+
+
+def _touch(a: Convex, b: Convex) -> tuple[Scalar, Vec3, Vec3]:
+    still_a, still_b = jax.lax.stop_gradient((a, b))
+    direction, simplex = _search(still_a, still_b)
+    n, meeting = _polish(still_a, still_b, direction, simplex)
+    features = _features(a, b, meeting)
+    step = _newton(a, b, features, n)
+    n = n + (step - jax.lax.stop_gradient(step))
+    return _witness(a, b, features, n)
+
+
+def _tolerance(like: Array) -> float:
+    return 1e-11 if like.dtype == jnp.float64 else 1e-5
+
+
+def separation(a: Convex, b: Convex, n: Vec3) -> Scalar:
+    """How far a plane across n separates the shapes without their balls, a on the side of n [m]."""
+    return spatial.dot(n, a.furthest(-n)[0] - b.furthest(n)[0])
+
+
+# Search: the direction and the features, without derivative
+
+
+class _Search(NamedTuple):
+    n: Vec3
+    gap: Scalar
+    simplex: Simplex
+    done: Bool[Array, ""]
+    count: Array
+
+
+def _search(a: Convex, b: Convex) -> tuple[Vec3, Simplex]:
+    """The separating direction to about the tolerance of GJK, and the last simplex."""
+    directions = _directions(a, b)
+    gaps = jax.vmap(lambda n: separation(a, b, n))(directions)
+    best = directions[jnp.argmax(gaps)]
+    clearance = 0.01 * (a.extent + b.extent)
+
+    def advance(old: _Search) -> _Search:
+        first = old.count == 0
+        length = clearance - 1.1 * jnp.minimum(old.gap, 0)
+        found = gjk(a, b, jnp.where(first, jnp.zeros_like(length), length) * old.n, old.n, _tolerance(old.n))
+        n = spatial.normalize(found.nearest)
+        gap = separation(a, b, n)
+        apart = ~found.overlap & (gap > 0)
+        better = ~found.overlap & (gap >= old.gap - _tolerance(n) * clearance)
+        keep = ~jnp.where(first, apart, better)
+        settled = spatial.dot(n - old.n, n - old.n) < _tolerance(n) ** 2
+        new = _Search(n, gap, found, apart & first | settled, old.count)
+        moved = jax.tree.map(lambda x, y: jnp.where(keep, x, y), old, new)
+        return moved._replace(done=moved.done | (keep & ~first), count=old.count + 1)
+
+    start = _Search(best, jnp.max(gaps), _no_simplex(a, b, best), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+    end = jax.lax.while_loop(lambda s: ~s.done & (s.count < MOST_MOVES), advance, start)
+    return end.n, end.simplex
+
+
+def _no_simplex(a: Convex, b: Convex, n: Vec3) -> Simplex:
+    """The corners that lie furthest along n, for want of better."""
+    (p_a, label_a), (p_b, label_b) = a.furthest(-n), b.furthest(n)
+    weights = constant([1.0, 0.0, 0.0, 0.0], n, (4,))
+    return Simplex(jnp.tile(p_a - p_b, (4, 1)), jnp.tile(label_a, 4), jnp.tile(label_b, 4), weights, n, n[0] != n[0])
+
+
+def _fibonacci_sphere(count: int) -> np.ndarray:
+    k = np.arange(count) + 0.5
+    z, angle = 1 - 2 * k / count, np.pi * (1 + 5**0.5) * k
+    across = np.sqrt(1 - z**2)
+    return np.stack([across * np.cos(angle), across * np.sin(angle), z], axis=1)
+
+
+_SPREAD = _fibonacci_sphere(DIRECTIONS)
+
+
+def _directions(a: Convex, b: Convex) -> Float[Array, "direction 3"]:
+    """Directions all round, fixed in b, and both ways along the axes of both shapes."""
+    R_a, R_b = a.rotation, b.rotation
+    spread = spatial.compose(constant(_SPREAD, R_b, _SPREAD.shape), R_b.T)
+    return jnp.concatenate([R_a.T, -R_a.T, R_b.T, -R_b.T, spread])
+
+
+# Features
+
+
+def _features(a: Convex, b: Convex, meeting: Meeting) -> Features:
+    corners_a = jnp.stack([a.corner(meeting.label_a[k]) for k in range(3)])
+    corners_b = jnp.stack([b.corner(meeting.label_b[k]) for k in range(3)])
+    edges_a, edges_b = corners_a[1:] - corners_a[:1], corners_b[1:] - corners_b[:1]
+    zero = jnp.zeros_like(edges_a)
+    edges_a = jnp.where(meeting.cap_a, a.rotation.T[:2], jnp.where(meeting.cap_b, zero, edges_a))
+    edges_b = jnp.where(meeting.cap_b, b.rotation.T[:2], jnp.where(meeting.cap_a, zero, edges_b))
+    return Features(corners_a[0], corners_b[0], edges_a, edges_b, meeting.used, meeting.turns)
+
+
+def _meetings(a: Convex, b: Convex, simplex: Simplex, n: Vec3) -> Meeting:
+    """All that the search may have found, one per row: of the simplex two edges, either or none; of the corners that
+    lie furthest a's cap, b's cap, or they alone with the normal held, which is always possible."""
+    order = jnp.stack(_heaviest_three(simplex.weights))
+    label_a, label_b = simplex.label_a[order], simplex.label_b[order]
+    number = jnp.arange(7)
+    return Meeting(
+        jnp.concatenate([jnp.tile(label_a, (4, 1)), jnp.tile(a.label(-n), (3, 3))]),
+        jnp.concatenate([jnp.tile(label_b, (4, 1)), jnp.tile(b.label(n), (3, 3))]),
+        jnp.array([(1, 1), (1, 0), (0, 1), (0, 0), (1, 1), (1, 1), (0, 0)], bool),
+        number == 4,
+        number == 5,
+        number < 6,
+    )
+
+
+def _heaviest_three(weights: Float[Array, "4"]) -> list[Array]:
+    order = []
+    for _ in range(3):
+        order.append(jnp.argmax(weights))
+        weights = jnp.where(jnp.arange(4) == order[-1], jnp.full_like(weights, -1), weights)
+    return order
+
+
+def _with_furthest(a: Convex, b: Convex, meeting: Meeting, n: Vec3) -> Meeting:
+    """The same with one more edge, to other corners that lie furthest along n, too: if there are any, it was missing.
+
+    Corners of the edge that is used, if any, are no others.
+    """
+    here = jnp.arange(3) == jnp.where(meeting.used[0], 2, 1)
+    second = jnp.where(meeting.used[0], 1, jnp.where(meeting.used[1], 2, 0))
+    slack = 1e-5 if n.dtype == jnp.float64 else 1e-3  # generous: an edge too many gives no better solution
+    label_a = a.label_beside(-n, meeting.label_a[0], meeting.label_a[second], slack)
+    label_b = b.label_beside(n, meeting.label_b[0], meeting.label_b[second], slack)
+    return meeting._replace(
+        label_a=jnp.where(here, label_a, meeting.label_a),
+        label_b=jnp.where(here, label_b, meeting.label_b),
+        used=meeting.used | here[1:],
+    )
+
+
+def _polish(a: Convex, b: Convex, n: Vec3, simplex: Simplex) -> tuple[Vec3, Meeting]:
+    """Newton's method for all that may meet; the direction that separates most, and what meets there."""
+    solve = jax.vmap(lambda meeting: _solve(a, b, meeting, n))
+    plain = _meetings(a, b, simplex, n)
+    plain_n, plain_gap = solve(plain)
+    add_edge = jax.vmap(lambda meeting: _with_furthest(a, b, meeting, n))
+    more = add_edge(jax.tree.map(lambda x: x[1:4], plain))
+    most = add_edge(jax.tree.map(lambda x: x[2:], more))
+    more = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), more, most)
+    more_n, more_gap = solve(more)
+    meetings = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), more, plain)
+    ends, gaps = jnp.concatenate([more_n, plain_n]), jnp.concatenate([more_gap, plain_gap])
+    unit = 0.1 * _tolerance(n) if n.dtype == jnp.float32 else 10 * _tolerance(n)
+    preference = unit * (a.extent + b.extent) * constant(PREFERENCE, gaps, gaps.shape)
+    choice = jnp.argmax(gaps - preference)
+    return ends[choice], jax.tree.map(lambda x: x[choice], meetings)
+
+
+def _solve(a: Convex, b: Convex, meeting: Meeting, n: Vec3) -> tuple[Vec3, Scalar]:
+    """The direction that features demand, and how far it separates; less where it is no solution."""
+    features = _features(a, b, meeting)
+    end = jax.lax.fori_loop(0, NEWTON_STEPS, lambda _, x: _newton(a, b, features, x), n)
+    gap, move = separation(a, b, end), _newton(a, b, features, end) - end
+    met = spatial.dot(end, features.corner_a + a.smooth(-end)[0] - features.corner_b - b.smooth(end)[0])
+    scale = a.extent + b.extent
+    solved = (spatial.dot(move, move) < SETTLED**2) & (met - gap < 1e3 * _tolerance(n) * scale)
+    usable = _usable(features) & (a.is_disc | ~meeting.cap_a) & (b.is_disc | ~meeting.cap_b)
+    return end, jnp.where(usable, jnp.where(solved, gap, gap - 0.1 * scale), jnp.full_like(gap, -jnp.inf))
+
+
+def _usable(features: Features) -> Bool[Array, ""]:
+    """Whether the edges that are used have a length, and two of them different directions."""
+    e = features.edges_a - features.edges_b
+    squared = spatial.dot(e, e)
+    long = squared > 1e-18
+    normal = spatial.cross(e[0], e[1])
+    flat = spatial.dot(normal, normal) <= 1e-12 * squared[0] * squared[1]
+    return jnp.all(long | ~features.used) & ~(flat & jnp.all(features.used))
+
+
+# Smooth equations for known features, with derivative
+
+
+def _newton(a: Convex, b: Convex, features: Features, n: Vec3) -> Vec3:
+    """One step towards the n across the edges that is parallel to the line between the nearest points.
+
+    With d(n) from the furthest point of b to that of a: t.d = 0 for the tangents t that are free, whose derivative by n
+    is -(K + gap), K the sum of the derivatives of the smooth points. n enters without derivative, its equation with.
+    """
+    n = _across_edges(features, jax.lax.stop_gradient(n))
+    tangents, free = _free_tangents(features, n)
+    smooth_a, K_a = a.smooth(-n)
+    smooth_b, K_b = b.smooth(n)
+    d = features.corner_a + smooth_a - features.corner_b - smooth_b
+    across = jnp.where(free, spatial.dot(tangents, d[None]), jnp.zeros_like(d[:2]))
+    slope = spatial.compose(spatial.compose(tangents, K_a + K_b), tangents.T) + spatial.dot(n, d) * jnp.eye(
+        2, dtype=d.dtype
+    )
+    turn = _solve_free(jax.lax.stop_gradient(slope), across, free)
+    length = jnp.sqrt(jnp.maximum(jax.lax.stop_gradient(spatial.dot(turn, turn)), LONGEST_STEP**2))
+    return spatial.normalize(n + spatial.apply_transpose(tangents, turn * LONGEST_STEP / length))
+
+
+def _across_edges(features: Features, n: Vec3) -> Vec3:
+    """n, made to stand across the edges that are used."""
+    e = features.edges_a - features.edges_b
+    both = spatial.cross(e[0], e[1])
+    both = spatial.normalize(both) * sign(spatial.dot(both, n))
+    u = _used_edge(features)
+    one = spatial.normalize(n - spatial.dot(u, n) * u)
+    return jnp.where(jnp.all(features.used), both, one)
+
+
+def _used_edge(features: Features) -> Vec3:
+    """Unit vector along the edge that is used, zero where none is."""
+    e = features.edges_a - features.edges_b
+    return spatial.normalize(jnp.where(features.used[0], e[0], jnp.where(features.used[1], e[1], jnp.zeros_like(e[0]))))
+
+
+def _free_tangents(features: Features, n: Vec3) -> tuple[Float[Array, "2 3"], Bool[Array, "2"]]:
+    """Two unit vectors across n, and which of them n may turn to: none, one or both."""
+    first, second = plane_axes(n)
+    u = _used_edge(features)
+    single = features.used[0] ^ features.used[1]
+    tangents = jnp.where(single, jnp.stack([spatial.cross(u, n), u]), jnp.stack([first, second]))
+    none_used = ~jnp.any(features.used) & features.turns
+    return tangents, jnp.stack([single | none_used, none_used])
+
+
+def _solve_free(matrix: Float[Array, "2 2"], right: Float[Array, "2"], free: Bool[Array, "2"]) -> Float[Array, "2"]:
+    """Solution of a symmetric 2x2 system in the free unknowns; zero where it has none."""
+    one = jnp.ones_like(right[0])
+    p, q = jnp.where(free[0], matrix[0, 0], one), jnp.where(free[1], matrix[1, 1], one)
+    m = jnp.where(jnp.all(free), matrix[0, 1], jnp.zeros_like(one))
+    determinant = p * q - m * m
+    singular = jnp.abs(determinant) <= 1e-14 * (p * p + q * q)
+    inverse = jnp.where(singular, jnp.zeros_like(one), 1 / jnp.where(singular, one, determinant))
+    return jnp.stack([q * right[0] - m * right[1], p * right[1] - m * right[0]]) * inverse
+
+
+def _witness(a: Convex, b: Convex, features: Features, n: Vec3) -> tuple[Scalar, Vec3, Vec3]:
+    """Signed distance, the point midway between the surfaces, and the normal."""
+    p_a, p_b = features.corner_a + a.smooth(-n)[0], features.corner_b + b.smooth(n)[0]
+    e = features.edges_a - features.edges_b
+    gram = spatial.compose(e, e.T)
+    share = _solve_free(gram, -spatial.dot(e, (p_a - p_b)[None]), features.used)
+    share = jnp.where(features.used, share, jnp.zeros_like(share))
+    p_a = p_a + spatial.apply_transpose(features.edges_a, share) - a.radius * n
+    p_b = p_b + spatial.apply_transpose(features.edges_b, share) + b.radius * n
+    return spatial.dot(n, p_a - p_b), 0.5 * (p_a + p_b), n
