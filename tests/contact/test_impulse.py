@@ -178,7 +178,7 @@ def test_gradients_of_a_box_on_four_corners_match_differences():
     smooth = [k for k in range(10) if k not in (2, 3, 4)]  # the others lift corners: a change of mode
     for name, x in cases.items():
         offsets = h * np.eye(10)[smooth]
-        differences = (many(x + offsets) - many(x - offsets)).T / (2 * h)
+        differences = (many(x[None] + offsets) - many(x[None] - offsets)).T / (2 * h)
         np.testing.assert_allclose(gradient(x)[:, smooth], differences, atol=1e-6, rtol=1e-5, err_msg=name)
 
 
