@@ -62,11 +62,26 @@ class Native:
         self._static_numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
         self._static_names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self._versions: dict[Any, tuple[Program, Any]] = {}
+        self._quick: Callable[..., Any] | None = None  # for the plain arrays of the last version that took only such
+        self._quick_x64 = False
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._quick is None or kwargs or jax.config.jax_enable_x64 is not self._quick_x64:  # type: ignore[attr-defined]
+            return self._call(args, kwargs)
+        return self._quick(*args)
+
+    def _call(self, args: tuple, kwargs: dict) -> Any:
         program, out_tree, leaves = self._version(args, kwargs)
         return jax.tree.unflatten(out_tree, program(*leaves))
+
+    def _make_quick(self, program: Program, tree: Any, out_tree: Any, leaves: Sequence[Any]) -> None:
+        """Where arguments and results are arrays without structure, skip the search for the version on later calls."""
+        form = _form(out_tree)
+        flat_arguments = tree == jax.tree.structure(((0,) * len(leaves), {}))
+        if form and flat_arguments and all(type(leaf) is np.ndarray for leaf in leaves):
+            self._quick = program.function().builtin(lambda *args: self._call(args, {}), form)
+            self._quick_x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
 
     def compiled(self, *args: Any, **kwargs: Any) -> Compiled:
         """The machine code for these arguments; see its `report()`."""
@@ -90,6 +105,8 @@ class Native:
             found = self._specialise(function, tree, leaves)
             if not found[0].hoisted:
                 self._versions[key] = found  # a program around tracers is good for this call only
+                if not static:
+                    self._make_quick(found[0], tree, found[1], leaves)
         return (*found, leaves)
 
     def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Program, Any]:
@@ -112,6 +129,13 @@ class Native:
         key = (tuple(sorted(fixed.items())), tuple(sorted(fixed_by_name.items())))
         hash(key)
         return bound, free, {k: v for k, v in kwargs.items() if k not in fixed_by_name}, key
+
+
+def _form(out_tree: Any) -> str | None:
+    """How results without structure come: the leaf itself, a tuple or a list of leaves; None for anything else."""
+    leaves = (0,) * out_tree.num_leaves
+    forms = {"leaf": 0, "tuple": leaves, "list": list(leaves)}
+    return next((name for name, example in forms.items() if jax.tree.structure(example) == out_tree), None)
 
 
 class NativeBatch(Native):
