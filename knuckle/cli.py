@@ -225,9 +225,12 @@ def _simulate(
     model: kn.Model, state: kn.State, control: np.ndarray, dt: float, steps: int, integrator: Integrator
 ) -> Run:
     """Pieces of a roll-out, so that there is progress to show, and something to keep when it is interrupted."""
+    from knuckle import native  # loads LLVM
+
     piece = min(math.ceil(steps / LEAST_PIECES), LONGEST_PIECE)
     held = jnp.asarray(control)
-    advance = jax.jit(lambda s: kn.rollout(model, s, held, dt=dt, steps=piece, integrator=integrator))
+    compiler = native.jit if jax.default_backend() == "cpu" else jax.jit
+    advance = compiler(lambda s: kn.rollout(model, s, held, dt=dt, steps=piece, integrator=integrator))
     states, ended_by = [np.concatenate([state.q, state.qd])[None]], ""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
     try:

@@ -253,6 +253,12 @@ def object_code() -> bytes | None:
     return machine.emit_object(llvm.parse_assembly(text))
 
 
+@cache
+def _definition(entry: int) -> MethodDefinition:
+    """One for all functions and kept for ever: a builtin reads it while it is being freed."""
+    return MethodDefinition(b"native", entry, METH_FASTCALL, None)
+
+
 def fast_function(
     entry: int,
     address: int,
@@ -274,8 +280,7 @@ def fast_function(
         words += [id(leaf.dtype), len(leaf.shape), first_dimension + len(dimensions)]
         dimensions += leaf.shape
     plan = np.array([*words, *map(id, made), *dimensions], np.int64).tobytes()
-    definition = MethodDefinition(b"native", entry, METH_FASTCALL, None)
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     create = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    kept = (definition, made, general, [leaf.dtype for leaf in inputs])
-    return create(ctypes.addressof(definition), plan, None), kept
+    kept = (made, general, [leaf.dtype for leaf in inputs])
+    return create(ctypes.addressof(_definition(entry)), plan, None), kept

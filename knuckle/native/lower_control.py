@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from knuckle.native.ir import BOOL, Branch, Contents, Loop, Node, code_of
 from knuckle.native.lower import Lowering, rule
@@ -206,7 +208,11 @@ def _split(values: Sequence[Value], first: int, second: int):
 def _while(b: Lowering, equation, *values: Value):
     p = equation.params
     cond_consts, body_consts, inits = _split(values, p["cond_nconsts"], p["body_nconsts"])
-    test_flat, body_flat = flat_body(p["cond_jaxpr"]), flat_body(p["body_jaxpr"])
+    cond_jaxpr, body_jaxpr = p["cond_jaxpr"], p["body_jaxpr"]
+    if cond_jaxpr.out_avals[0].shape:
+        cond_jaxpr, body_jaxpr = _until_the_last(cond_jaxpr, body_jaxpr, len(cond_consts), len(body_consts))
+        body_consts = [*cond_consts, *body_consts]
+    test_flat, body_flat = flat_body(cond_jaxpr), flat_body(body_jaxpr)
     carries = make_carries(b, inits)
     first = initial_nodes(b, carries, inits)
     cond = b.enter("cond")
@@ -222,6 +228,30 @@ def _while(b: Lowering, equation, *values: Value):
     loop.results = [b.variable("result", n.dtype) for n in first]
     b.region.statements.append(loop)
     return carried_values(b, carries, loop.results)
+
+
+def _until_the_last(cond_jaxpr, body_jaxpr, cond_consts: int, body_consts: int):
+    """A loop whose test is a whole array, as `jax.vmap` makes it: until all are done, each changing until it is."""
+    test, advance = jaxpr_as_fun(cond_jaxpr), jaxpr_as_fun(body_jaxpr)
+    consts = cond_consts + body_consts
+
+    def any_left(*args):
+        return jnp.any(test(*args)[0])
+
+    def advance_unfinished(*args):
+        old = args[consts:]
+        (unfinished,) = test(*args[:cond_consts], *old)
+        new = advance(*args[cond_consts:consts], *old)
+        return [jax.lax.select(_spread(unfinished, n.shape), n, o) for n, o in zip(new, old, strict=True)]
+
+    carried = body_jaxpr.in_avals[body_consts:]
+    together = [*cond_jaxpr.in_avals[:cond_consts], *body_jaxpr.in_avals[:body_consts], *carried]
+    return jax.make_jaxpr(any_left)(*cond_jaxpr.in_avals), jax.make_jaxpr(advance_unfinished)(*together)
+
+
+def _spread(marks, shape: tuple[int, ...]):
+    """Marks over the leading axes, repeated over the others."""
+    return jax.lax.broadcast_in_dim(marks, shape, tuple(range(marks.ndim)))
 
 
 @rule("cond")

@@ -178,3 +178,15 @@ def test_random_bad_calls_give_errors_or_what_jax_gives():
         )
         good += 1
     assert good > calls / 100
+
+
+def test_a_loop_under_vmap_runs_each_element_until_it_is_done():
+    def root(x):
+        unfinished = lambda s: jnp.abs(s[0] ** 2 - x) > 1e-12 * x  # noqa: E731
+        return jax.lax.while_loop(unfinished, lambda s: (0.5 * (s[0] + x / s[0]), s[1] + 1), (x, 0))
+
+    x = np.array([2.0, 100.0, 1e6])
+    value, rounds = native.jit(jax.vmap(root))(x)
+    np.testing.assert_allclose(value, np.sqrt(x), rtol=1e-12)
+    np.testing.assert_array_equal(rounds, jax.jit(jax.vmap(root))(x)[1])
+    assert len(set(rounds)) == 3
