@@ -81,12 +81,19 @@ def factor_mass_matrix(model: Model, axes: Float[Array, "dof 6"], inertia: Float
         S, I, armature = node
         IA = children + I
         U = spatial.apply(IA, S)
-        D_inverse = 1 / (spatial.dot(S, U) + armature)
+        D = spatial.dot(S, U) + armature
+        D_inverse = _inverse_or_zero(D) if topology.weightless_tips else 1 / D
         return IA - spatial.outer(U, U) * D_inverse[:, None, None], (U, D_inverse)
 
     zero = jnp.zeros((6, 6), axes.dtype)
     _, (U, D_inverse) = inward(topology.dofs, eliminate, zero, (axes, carried, jnp.asarray(model.armature)))
     return Factor(axes, U, D_inverse)
+
+
+def _inverse_or_zero(D: Array) -> Array:
+    """1/D; zero where a joint moves nothing, so that it does not accelerate."""
+    heavy = D > 0
+    return jnp.where(heavy, 1 / jnp.where(heavy, D, jnp.ones_like(D)), jnp.zeros_like(D))
 
 
 def solve_mass_matrix(dofs: Tree, factor: Factor, force: Vec) -> Vec:

@@ -165,6 +165,7 @@ class _Builder:
             joint_names=tuple(m.joint.name for m in self.moving),
             excludes=tuple((a, b) for a, b in self.description.excludes),
             keyframes=tuple((k, tuple(float(x) for x in q)) for k, q in self.description.keyframes.items()),
+            weightless_tips=self._has_weightless_tips(),
             ground_mass=self.ground_mass,
         )
         _check_names(topology.joint_names, "joint")
@@ -176,6 +177,13 @@ class _Builder:
                 if name not in self.placed:
                     raise ValueError(f"exclude {pair}: no link {name!r}")
         return topology
+
+    def _has_weightless_tips(self) -> bool:
+        carries = [m.body[0] > 0 or bool(np.any(m.body[2])) for m in self.moving]
+        for link in reversed(range(len(self.moving))):
+            if carries[link] and self.moving[link].parent >= 0:
+                carries[self.moving[link].parent] = True
+        return not all(carries)
 
     def _inertia(self) -> Inertia:
         return Inertia(

@@ -6,10 +6,13 @@ Tolerance 1e-10 relative: mass matrices here have condition numbers up to about 
 # pyright: reportArgumentType=false
 # NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import knuckle as kn
 from knuckle.dynamics import aba, bias_force, crba, gravity_force, inverse_mass_matrix, kinetic_energy, rnea
 from knuckle.kinematics import point_jacobian
 from tests.random_models import chain, quick_jit, random_model, random_skeleton, random_state, special_states, stack
@@ -134,3 +137,18 @@ def test_gravity_force_carries_the_weight_of_every_mass():
 
     found, expected = both(model, state.q)
     assert np.all(np.abs(found - expected) < TOLERANCE * size(expected))
+
+
+def test_a_joint_that_moves_no_mass_does_not_accelerate_and_leaves_the_rest_alone():
+    arm = kn.Link("arm", joints=kn.revolute("y"), mass=1.0, com=(0, 0, -0.5), inertia=(0.1, 0.1, 0.01))
+    pointer = kn.Link("pointer", parent="arm", joints=kn.revolute("x"), position=(0, 0, -1.0))
+    alone, with_pointer = kn.build([arm]), kn.build([arm, pointer])
+
+    def accelerations(model, q):
+        return kn.dynamics.aba(model, q, jnp.ones(model.nv), jnp.ones(model.nv))
+
+    qdd = accelerations(with_pointer, jnp.array([0.3, 0.2]))
+    np.testing.assert_allclose(qdd, [*accelerations(alone, jnp.array([0.3])), 0.0], rtol=1e-12)
+    assert np.all(np.isfinite(jax.jacrev(accelerations, 1)(with_pointer, jnp.array([0.3, 0.2]))))
+    geared = eqx.tree_at(lambda m: m.armature, with_pointer, jnp.array([0.0, 0.5]))
+    np.testing.assert_allclose(accelerations(geared, jnp.array([0.3, 0.2]))[1], 1 / 0.5, rtol=1e-12)
