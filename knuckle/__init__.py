@@ -1,5 +1,7 @@
 """Knuckle: a differentiable rigid-body simulator that you can put neural networks inside."""
 
+from typing import TYPE_CHECKING
+
 from knuckle import contact, dynamics, forces, kinematics, model, spatial
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
 from knuckle.model import (
@@ -23,6 +25,9 @@ from knuckle.model import (
 from knuckle.model.export import save
 from knuckle.model.load import load
 from knuckle.simulate import Trajectory, linearize, rollout, step
+
+if TYPE_CHECKING:
+    from knuckle import native
 
 __version__ = "0.1.0"
 
@@ -48,6 +53,7 @@ __all__ = [
     "load",
     "model",
     "motor",
+    "native",
     "planar",
     "position_servo",
     "prismatic",
@@ -60,3 +66,12 @@ __all__ = [
     "step",
     "velocity_servo",
 ]
+
+
+def __getattr__(name: str):
+    """`kn.native` is imported when it is first used: it loads LLVM."""
+    if name == "native":
+        import importlib
+
+        return importlib.import_module("knuckle.native")
+    raise AttributeError(f"module 'knuckle' has no attribute {name!r}")
