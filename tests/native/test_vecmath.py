@@ -152,6 +152,7 @@ REFERENCE = {
     "exp2": lambda x: mp.power(2, x),
     "logistic": lambda x: 1 / (1 + mp.exp(-x)),
     "log2": lambda x: mp.log(x) / mp.log(2),
+    "erfc": lambda x: mp.erfc(max(min(x, 100), -100)),  # beyond, it rounds to 0 or 2; mpmath overflows at 1e154
     "erf_inv": lambda x: erf_inv(x),
     "cbrt": lambda x: mp.sign(x) * mp.cbrt(abs(x)),
     "atan2": mp.atan2,
