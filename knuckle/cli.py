@@ -98,23 +98,21 @@ def simulate(
             folder = _folder(folder or Path("runs") / Path(robot).stem)
         except (ValueError, OSError) as error:
             _fail(str(error))
-        _announce(model)
+        _announce(model, state)
         run = _simulate(model, state, held, dt, steps, METHODS[integrator])
         if len(run.motion.time) < 2:
-            why = _massless(model, state) if run.ended_by == DIVERGED else ""
-            _fail(f"{run.ended_by} at the first step: nothing is written{why}", _code(run))
+            _fail(f"{run.ended_by} at the first step: nothing is written", _code(run))
         _write(model, run.motion, folder, f"{model.name}   {integrator.value}, dt = {dt:g} s")
     if run.ended_by:
         until = f"written is what was simulated until {run.motion.time[-1]:.4g} s of {time:g} s"
         _fail(f"{run.ended_by}; {until}", _code(run))
 
 
-def _massless(model: kn.Model, state: kn.State) -> str:
-    """Names the joints that move nothing, since nothing else is as likely to make the very first step fail."""
+def _weightless_joints(model: kn.Model, state: kn.State) -> list[str]:
+    """Joints that move no mass; they do not accelerate."""
     inertia = np.diag(jax.jit(kn.dynamics.crba)(model, state.q))
     links = [model.topology.dof_link[k] for k in np.flatnonzero(inertia <= 0)]
-    names = dict.fromkeys(model.joint_names[link] for link in links)
-    return f"; no mass or inertia hangs on joint {', '.join(names)}" if names else ""
+    return list(dict.fromkeys(model.joint_names[link] for link in links))
 
 
 def _code(run: Run) -> int:
@@ -207,7 +205,7 @@ def _folder(folder: Path) -> Path:
     return folder
 
 
-def _announce(model: kn.Model) -> None:
+def _announce(model: kn.Model, state: kn.State) -> None:
     out.print(
         f"[bold]{_plain(model.name)}[/]: {len(model.link_names)} links, nq {model.nq}, nv {model.nv}, nu {model.nu}"
     )
@@ -219,6 +217,11 @@ def _announce(model: kn.Model) -> None:
     ]
     if ignored:
         out.print(f"[yellow]note:[/] the model has {' and '.join(ignored)}, which the simulation does not enforce yet")
+    still = _weightless_joints(model, state) if model.topology.weightless_tips else []
+    if still:
+        out.print(
+            f"[yellow]note:[/] no mass or inertia hangs on joint {_plain(', '.join(still))}: it does not accelerate"
+        )
 
 
 def _simulate(
