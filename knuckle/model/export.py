@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from knuckle.model.export_meshes import mesh_files
 from knuckle.model.load import load
 from knuckle.model.model import Model
 from knuckle.model.report import LoadError, LoadWarning
@@ -32,7 +32,7 @@ LABELS = {
     "actuators": ("names", "entry_actuator", "entry_dof"),
     "equalities": ("names", "kind", "a", "b", "active"),
     "frames": ("names", "link"),
-    "geometry": ("kind", "link", "names", "contype", "conaffinity"),
+    "geometry": ("kind", "link", "body", "names", "contype", "conaffinity"),
 }
 
 
@@ -40,11 +40,28 @@ def save(model: Model, path: str | Path) -> None:
     """Write a model as MJCF (.xml, .mjcf) or URDF (.urdf), whole or not at all.
 
     The text is loaded back and compared before it takes the file's place, so what the format cannot hold raises a
-    ValueError that names it. Mesh vertices and colours are float32 in MJCF.
+    ValueError that names it. Mesh vertices and colours are float32 in MJCF. A URDF names mesh files: those that are not
+    found from `path` are written beside it, into NAME_meshes. Of what is welded to the ground only the mass is kept.
     """
-    path = Path(path)
-    text = _writer(path)(model)
-    handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.resolve().parent)
+    path = Path(path).resolve()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"save {str(path)!r}: there is no folder {str(path.parent)!r}")
+    if path.suffix in (".xml", ".mjcf"):
+        from knuckle.model import export_mjcf  # when needed, since MuJoCo is slow to import
+
+        _replace(path, export_mjcf.write(model), model)
+    elif path.suffix == ".urdf":
+        from knuckle.model import export_urdf
+
+        with mesh_files(path, model.geometry.mesh) as names:
+            _replace(path, export_urdf.write(model, names), model)
+    else:
+        raise ValueError(f"save {str(path)!r}: expected a name that ends in .xml or .mjcf (MJCF) or .urdf (URDF)")
+
+
+def _replace(path: Path, text: str, model: Model) -> None:
+    """Put the text in the file's place if it loads as the model."""
+    handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -56,19 +73,6 @@ def save(model: Model, path: str | Path) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _writer(path: Path) -> Callable[[Model], str]:
-    """Writers are imported when needed, since MuJoCo is slow to import."""
-    if path.suffix in (".xml", ".mjcf"):
-        from knuckle.model import export_mjcf
-
-        return export_mjcf.write
-    if path.suffix == ".urdf":
-        from knuckle.model import export_urdf
-
-        return export_urdf.write
-    raise ValueError(f"save {str(path)!r}: expected a name that ends in .xml or .mjcf (MJCF) or .urdf (URDF)")
 
 
 def _umask() -> int:
@@ -150,6 +154,8 @@ def _arrays(a: Model, b: Model, tables: dict):
         for name in names:
             x, y = getattr(getattr(a, table), name), getattr(getattr(b, table), name)
             yield f"{table}.{name}", _ordered(x, order[0]), _ordered(y, order[1])
+    ground = [m.topology.ground_mass / _or_one(a.topology.ground_mass) for m in (a, b)]
+    yield "topology.ground_mass", *ground
     yield "inertia.mass", *(np.asarray(m.inertia.mass) / _or_one(a.inertia.mass) for m in (a, b))
     size = np.maximum(np.max(np.abs(a.inertia.moment), axis=1), LEAST_GYRATION * np.asarray(a.inertia.mass))
     yield "inertia.moment", *(np.asarray(m.inertia.moment) / _or_one(size)[:, None] for m in (a, b))

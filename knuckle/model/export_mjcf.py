@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 
-from knuckle.model import inertia as rigid
 from knuckle.model.build import FRICTION_SPEED
-from knuckle.model.export_order import Item, hanging_order
+from knuckle.model.export_order import IDENTITY, Carrier, Item, ground_carrier, ground_problems, hanging_order, unit
 from knuckle.model.geometry import Mesh
 from knuckle.model.mjcf_arrays import CARRIED
 from knuckle.model.mjcf_inertia import NOTHING, principal
@@ -19,7 +17,6 @@ from knuckle.model.model import Model
 from knuckle.model.topology import COORDINATES, FREEDOMS
 
 TYPES = {"revolute": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
-IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 class CannotHold(ValueError):
@@ -60,7 +57,7 @@ def _flag(value: bool) -> str:
 
 
 def _problems(model: Model) -> list[str]:
-    found = [p for link in range(len(model.link_names)) for p in _link_problems(model, link)]
+    found = [*ground_problems(model), *(p for k in range(len(model.link_names)) for p in _link_problems(model, k))]
     found += [
         f"shape {name!r}: a plane stands on the world only"
         for name, kind, link in zip(model.geometry.names, model.geometry.kind, model.geometry.link, strict=True)
@@ -105,16 +102,11 @@ def _free_problems(model: Model, link: int, joint: str, v: slice) -> list[str]:
     found = []
     if model.topology.parent[link] >= 0:
         found.append(f"{joint}: a free joint hangs on the world only")
-    if np.any(model.position[link]) or np.any(_unit(model.rotation[link]) != IDENTITY):
+    if np.any(model.position[link]) or np.any(unit(model.rotation[link]) != IDENTITY):
         found.append(f"{joint}: a free joint's frame is the world's own")
     if np.any(np.isfinite(np.asarray(model.lower)[v])) or np.any(np.isfinite(np.asarray(model.upper)[v])):
         found.append(f"{joint}: a free joint has no limits")
     return found
-
-
-def _unit(quaternion) -> np.ndarray:
-    quaternion = np.asarray(quaternion, float)
-    return quaternion / np.linalg.norm(quaternion)
 
 
 def _stages(model: Model) -> set[int]:
@@ -125,7 +117,7 @@ def _stages(model: Model) -> set[int]:
             continue
         owner = topology.link_names[child] if child not in found else topology.link_names[child].rpartition("/")[0]
         named = topology.link_names[stage] == f"{owner}/{topology.joint_names[stage]}"
-        plain = not np.any(model.position[child]) and np.array_equal(_unit(model.rotation[child]), IDENTITY)
+        plain = not np.any(model.position[child]) and np.array_equal(unit(model.rotation[child]), IDENTITY)
         if named and plain and not np.any(model.inertia.mass[stage]) and not np.any(model.inertia.moment[stage]):
             found.add(stage)
     return found
@@ -134,28 +126,18 @@ def _stages(model: Model) -> set[int]:
 # Bodies
 
 
-@dataclass(frozen=True)
-class _Carrier:
-    """An element that shapes are written into, and its pose on its link."""
-
-    element: Element
-    position: np.ndarray
-    rotation: np.ndarray
-
-
 class _Bodies:
     """The elements of links by number (-1 is the world), and of all that can carry shapes by name.
 
-    The first frame on the world, `heavy`, carries the mass of all that is welded to it.
+    One frame on the world, `heavy`, carries the mass of all that is welded to it.
     """
 
     def __init__(self, world: Element, model: Model):
         self.model, self.stages = model, _stages(model)
         self.elements = {-1: world}
-        self.carriers = {"world": _Carrier(world, np.zeros(3), IDENTITY)}
+        self.carriers = {"world": Carrier.of_link(world)}
         self.named = {*model.geometry.body, *(name for pair in model.topology.excludes for name in pair)}
-        on_world = [name for name, link in zip(model.frames.names, model.frames.link, strict=True) if link < 0]
-        self.heavy = on_world[0] if on_world and model.topology.ground_mass > 0 else None
+        self.heavy = ground_carrier(model)
         for link, items in hanging_order(model).items():
             self._write_items(link, items)
 
@@ -177,7 +159,7 @@ class _Bodies:
         if name == self.heavy:
             mass, moment = _numbers(self.model.topology.ground_mass), _numbers([NOTHING] * 3)
             SubElement(element, "inertial", pos="0 0 0", mass=mass, diaginertia=moment)
-        self.carriers[name] = _Carrier(element, np.asarray(position), _unit(rotation))
+        self.carriers[name] = Carrier.of_frame(element, self.model, number)
 
     def _write_link(self, parent: int, link: int) -> None:
         body, name = self.elements[parent], self.model.link_names[link]
@@ -188,7 +170,7 @@ class _Bodies:
             body.insert(0, _inertial(self.model, link))
         body.append(_joint(self.model, link))
         self.elements[link] = body
-        self.carriers[name] = _Carrier(body, np.zeros(3), IDENTITY)
+        self.carriers[name] = Carrier.of_link(body)
 
 
 def _placement(model: Model, link: int) -> dict[str, str]:
@@ -262,7 +244,7 @@ def _write_meshes(root: Element, model: Model) -> dict[int, str]:
     return used
 
 
-def _write_geoms(root: Element, carriers: dict[str, _Carrier], model: Model, meshes: dict[int, str]) -> None:
+def _write_geoms(root: Element, carriers: dict[str, Carrier], model: Model, meshes: dict[int, str]) -> None:
     """Geoms without mass, since bodies state theirs; colours of more digits than MuJoCo keeps are carried along."""
     geometry = model.geometry
     for k, kind in enumerate(geometry.kind):
@@ -275,11 +257,10 @@ def _write_geoms(root: Element, carriers: dict[str, _Carrier], model: Model, mes
         else:
             size = (0.0, 0.0, 1.0) if kind == "plane" else np.asarray(geometry.size[k])
             element.set("size", _numbers(size))
-        back = carrier.rotation * (1, -1, -1, -1)
-        offset = np.asarray(geometry.position[k]) - carrier.position
+        position, rotation = carrier.pose_of(geometry.position[k], geometry.rotation[k])
         element.attrib |= {
-            "pos": _numbers(rigid.rotation_matrix(back) @ offset),
-            "quat": _numbers(rigid.quaternion_product(back, np.asarray(geometry.rotation[k]))),
+            "pos": _numbers(position),
+            "quat": _numbers(rotation),
             "friction": _numbers(geometry.friction[k]),
             "contype": str(geometry.contype[k]),
             "conaffinity": str(geometry.conaffinity[k]),

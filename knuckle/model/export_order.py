@@ -1,15 +1,68 @@
-"""In which order frames and links hang on a link, so that a file read depth first gives a model's own order again."""
+"""Where things stand in a written file: in which order frames and links hang on a link, so that a file read depth first
+gives a model's own order again, and what carries shapes and the mass of the ground."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Literal
+from xml.etree.ElementTree import Element
 
+import numpy as np
+
+from knuckle.model.inertia import quaternion_product, rotation_matrix
 from knuckle.model.model import Model
 
 Item = tuple[Literal["frame", "link"], int]
+IDENTITY = np.array([1.0, 0.0, 0.0, 0.0])
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """An element that shapes are written into, and its pose on its link."""
+
+    element: Element
+    position: np.ndarray
+    rotation: np.ndarray  # quaternion wxyz of unit length
+
+    @staticmethod
+    def of_link(element: Element) -> Carrier:
+        return Carrier(element, np.zeros(3), IDENTITY)
+
+    @staticmethod
+    def of_frame(element: Element, model: Model, frame: int) -> Carrier:
+        return Carrier(element, np.asarray(model.frames.position[frame]), unit(model.frames.rotation[frame]))
+
+    def pose_of(self, position, rotation) -> tuple[np.ndarray, np.ndarray]:
+        """Position and quaternion in this element of a pose on its link."""
+        back = self.rotation * (1, -1, -1, -1)
+        offset = np.asarray(position) - self.position
+        return rotation_matrix(back) @ offset, quaternion_product(back, np.asarray(rotation))
+
+
+def unit(quaternion) -> np.ndarray:
+    quaternion = np.asarray(quaternion, float)
+    return quaternion / np.linalg.norm(quaternion)
+
+
+def ground_carrier(model: Model) -> str | None:
+    """The frame on the world that carries the mass of all that is welded to it: the first with shapes, or the first.
+
+    A model knows that mass as one number, not where it is.
+    """
+    on_world = [name for name, link in zip(model.frames.names, model.frames.link, strict=True) if link < 0]
+    if not on_world or model.topology.ground_mass == 0:
+        return None
+    return next((name for name in on_world if name in model.geometry.body), on_world[0])
+
+
+def ground_problems(model: Model) -> list[str]:
+    mass = model.topology.ground_mass
+    if mass == 0 or ground_carrier(model) is not None:
+        return []
+    return [f"mass of {mass:g} kg welded to the world: no frame stands on the world that could carry it"]
 
 
 def hanging_order(model: Model) -> dict[int, list[Item]]:

@@ -1,12 +1,14 @@
 """A model as URDF, with every number to the last digit.
 
-The ground is a root link called `world`; a named frame is a link without mass, fixed where it stands. Capsules are
-written as <capsule>, which URDF proper lacks and most readers know.
+The ground is a root link called `world`; a named frame is a link fixed where it stands, with the shapes that it had
+before it was welded. Mass that was welded is part of what it was welded to; that on the ground stands on one of its
+frames. Capsules are written as <capsule>, which URDF proper lacks and most readers know.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -14,6 +16,8 @@ import numpy as np
 
 from knuckle.model.build import FRICTION_SPEED
 from knuckle.model.description import WORLD, motor
+from knuckle.model.export_order import Carrier, ground_carrier, ground_problems, hanging_order
+from knuckle.model.geometry import Mesh
 from knuckle.model.inertia import rotation_matrix
 from knuckle.model.joints import neutral
 from knuckle.model.model import Model
@@ -27,21 +31,19 @@ FRICTION = (1.0, 0.005, 0.0001)
 MOMENTS = ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")
 
 
-def write(model: Model) -> str:
-    """The text of a URDF file; raises a ValueError that lists all that URDF has no place for."""
+def write(model: Model, mesh_names: Mapping[Mesh, str] | None = None) -> str:
+    """The text of a URDF file; raises a ValueError that lists all that URDF has no place for.
+
+    Args:
+        mesh_names: file names of meshes, if other than their own.
+    """
+    files = {mesh: mesh.path for mesh in model.geometry.mesh if mesh is not None} | dict(mesh_names or {})
     problems = [*_model_problems(model), *_joint_problems(model), *_actuator_problems(model)]
-    problems += [*_equality_problems(model), *_shape_problems(model)]
+    problems += [*_equality_problems(model), *_shape_problems(model, files)]
     if problems:
         raise ValueError("URDF cannot hold this model:" + "".join(f"\n  {p}" for p in problems))
     root = Element("robot", name=model.name)
-    links = {-1: SubElement(root, "link", name=WORLD)}
-    for number, name in enumerate(model.link_names):
-        links[number] = SubElement(root, "link", name=name)
-        _write_inertial(links[number], model, number)
-    for number in range(len(model.link_names)):
-        root.append(_joint(model, number))
-    _write_frames(root, model)
-    _write_shapes(links, model)
+    _write_shapes(_write_links(root, model), model, files)
     ElementTree.indent(root)
     return ElementTree.tostring(root, "unicode") + "\n"
 
@@ -61,6 +63,7 @@ def _model_problems(model: Model) -> list[str]:
     found = []
     if tuple(np.asarray(model.gravity, float)) != GRAVITY:
         found.append(f"gravity {_numbers(model.gravity)}: URDF has none of its own, {_numbers(GRAVITY)} is assumed")
+    found += ground_problems(model)
     found += [f"keyframe {name!r}" for name in model.keyframes]
     found += [f"exclude {a!r}, {b!r}" for a, b in model.topology.excludes]
     if not model.name:
@@ -162,7 +165,7 @@ def _equality_problems(model: Model) -> list[str]:
     return found
 
 
-def _shape_problems(model: Model) -> list[str]:
+def _shape_problems(model: Model, files: Mapping[Mesh, str]) -> list[str]:
     geometry, found = model.geometry, []
     for k, (kind, name) in enumerate(zip(geometry.kind, geometry.names, strict=True)):
         where, mesh = f"shape {name!r}", geometry.mesh[k]
@@ -172,22 +175,62 @@ def _shape_problems(model: Model) -> list[str]:
             found.append(f"{where}: contype and conaffinity are both 0 (visual) or both 1 (collision)")
         if tuple(map(float, geometry.friction[k])) != FRICTION:
             found.append(f"{where}: no friction of its own, here {_numbers(geometry.friction[k])}")
-        if mesh is not None and not mesh.path:
+        if mesh is not None and not files[mesh]:
             found.append(f"{where}: a mesh stands in a file of its own, and this one has none")
+        if kind == "mesh" and (mesh is None or not len(mesh.faces)):
+            found.append(f"{where}: a mesh has triangles, and this one has none")
     return found
 
 
 # Links and joints
 
 
+def _write_links(root: Element, model: Model) -> dict[str, Carrier]:
+    """Links, and frames as links of their own, with the joints on each link in their order; returns them by name."""
+    carriers = {WORLD: Carrier.of_link(SubElement(root, "link", name=WORLD))}
+    heavy, taken = ground_carrier(model), set(model.joint_names)
+    for link, items in hanging_order(model).items():
+        for kind, number in items:
+            if kind == "link":
+                name = model.link_names[number]
+                carriers[name] = Carrier.of_link(SubElement(root, "link", name=name))
+                _write_inertial(carriers[name].element, model, number)
+                root.append(_joint(model, number))
+            else:
+                name = model.frames.names[number]
+                carriers[name] = Carrier.of_frame(SubElement(root, "link", name=name), model, number)
+                if name == heavy:
+                    _write_mass(carriers[name].element, model.topology.ground_mass, np.zeros(3), np.zeros(6))
+                root.append(_fixed_joint(model, link, number, taken))
+    return carriers
+
+
 def _write_inertial(link: Element, model: Model, number: int) -> None:
     mass, moment = float(model.inertia.mass[number]), np.asarray(model.inertia.moment[number], float)
-    if mass == 0 and not np.any(moment) and not np.any(model.inertia.com[number]):
-        return
+    com = np.asarray(model.inertia.com[number], float)
+    if mass != 0 or np.any(moment) or np.any(com):
+        _write_mass(link, mass, com, moment)
+
+
+def _write_mass(link: Element, mass: float, com: np.ndarray, moment: np.ndarray) -> None:
     inertial = SubElement(link, "inertial")
-    SubElement(inertial, "origin", xyz=_numbers(model.inertia.com[number]), rpy="0 0 0")
+    SubElement(inertial, "origin", xyz=_numbers(com), rpy="0 0 0")
     SubElement(inertial, "mass", value=repr(mass))
     SubElement(inertial, "inertia", {key: repr(float(x)) for key, x in zip(MOMENTS, moment, strict=True)})
+
+
+def _fixed_joint(model: Model, link: int, frame: int, taken: set[str]) -> Element:
+    """What holds a frame where it stands, under a name that no other joint has."""
+    name = model.frames.names[frame]
+    fixing = f"{name}_fixed"
+    while fixing in taken:
+        fixing += "_"
+    taken.add(fixing)
+    joint = Element("joint", name=fixing, type="fixed")
+    SubElement(joint, "parent", link=_name(model, link))
+    SubElement(joint, "child", link=name)
+    joint.append(_origin(model.frames.position[frame], model.frames.rotation[frame]))
+    return joint
 
 
 def _origin(position, rotation) -> Element:
@@ -245,33 +288,18 @@ def _write_mimic(joint: Element, model: Model, link: int) -> None:
 # What stands on links
 
 
-def _write_frames(root: Element, model: Model) -> None:
-    """A link without mass for each frame, by a fixed joint whose name no other has."""
-    frames, taken = model.frames, set(model.joint_names)
-    for k, (name, link) in enumerate(zip(frames.names, frames.link, strict=True)):
-        SubElement(root, "link", name=name)
-        fixing = f"{name}_fixed"
-        while fixing in taken:
-            fixing += "_"
-        taken.add(fixing)
-        joint = SubElement(root, "joint", name=fixing, type="fixed")
-        SubElement(joint, "parent", link=_name(model, link))
-        SubElement(joint, "child", link=name)
-        joint.append(_origin(frames.position[k], frames.rotation[k]))
-
-
-def _write_shapes(links: dict[int, Element], model: Model) -> None:
+def _write_shapes(carriers: dict[str, Carrier], model: Model, files: Mapping[Mesh, str]) -> None:
     geometry = model.geometry
-    for k, (kind, link) in enumerate(zip(geometry.kind, geometry.link, strict=True)):
-        shape = SubElement(links[link], "collision" if geometry.contype[k] else "visual")
+    for k, (kind, body) in enumerate(zip(geometry.kind, geometry.body, strict=True)):
+        shape = SubElement(carriers[body].element, "collision" if geometry.contype[k] else "visual")
         if geometry.names[k]:
             shape.set("name", geometry.names[k])
-        shape.append(_origin(geometry.position[k], geometry.rotation[k]))
+        shape.append(_origin(*carriers[body].pose_of(geometry.position[k], geometry.rotation[k])))
         solid = SubElement(SubElement(shape, "geometry"), kind)
         solid.attrib |= _sizes(kind, np.asarray(geometry.size[k], float))
         mesh = geometry.mesh[k]
         if mesh is not None:
-            solid.set("filename", mesh.path)
+            solid.set("filename", files[mesh])
         if geometry.rgba[k] != GREY:
             SubElement(SubElement(shape, "material", name=""), "color", rgba=_numbers(geometry.rgba[k]))
 

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import equinox as eqx
@@ -315,3 +316,16 @@ def test_differences_sees_every_array(path, entry):
 )
 def test_differences_sees_every_part(field, value):
     assert differences(build(zoo()), build(kd.Description(**{**zoo().__dict__, field: value})))
+
+
+def test_differences_sees_which_link_a_shape_was_described_on():
+    model = build(zoo())
+    moved = tuple("trunk" if body == "deck" else body for body in model.geometry.body)
+    found = differences(model, replace(model, geometry=replace(model.geometry, body=moved)))
+    assert [f.partition(":")[0] for f in found] == ["geometry.body"]
+
+
+def test_differences_sees_mass_welded_to_the_ground():
+    model = build(zoo())
+    heavier = replace(model, topology=replace(model.topology, ground_mass=3.0 + 1e-9))
+    assert [f.partition(" by ")[0] for f in differences(model, heavier)] == ["topology.ground_mass"]

@@ -6,7 +6,9 @@ import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
+import equinox as eqx
 import numpy as np
 import pinocchio
 import pytest
@@ -20,7 +22,9 @@ from knuckle.model import geometry as shapes
 from knuckle.model.build import build
 from knuckle.model.export import differences, save
 from knuckle.model.export_urdf import roll_pitch_yaw, write
+from knuckle.model.geometry import Geometry
 from knuckle.model.load import load
+from knuckle.model.model import Frames, Model
 from knuckle.model.report import LoadWarning
 
 DATA = Path(os.environ.get("KNUCKLE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "robots" / "urdf"
@@ -52,7 +56,17 @@ def zoo() -> kd.Description:
         kd.Link(
             "arm", "slab", kd.revolute((1, 2, 2), name="elbow", **limits), shapes=shapes.capsule(0.1, 0.7, name="c")
         ),
-        kd.Link("tip", "arm", position=(0, 0, 1 / 3), rotation=turn, **heavy),
+        kd.Link(
+            "tip",
+            "arm",
+            position=(0, 0, 1 / 3),
+            rotation=turn,
+            **heavy,
+            shapes=[
+                shapes.sphere(0.2, name="ball", position=(0.1, 0.2, 1 / 7)),
+                shapes.cylinder(0.1, 0.2, name="puck", position=(0.3, 0, 0), rotation=(0.5, -0.5, 0.1, 0.7)),
+            ],
+        ),
         kd.Link("kite", "tip", kd.free(name="string"), position=(0.1, 0, 0), **heavy),
         kd.Link("fan", "slab", kd.revolute("y", name="spin", effort=2.0), frames=[kd.Frame("hub", (0, 1, 0), turn)]),
         kd.Link(
@@ -61,6 +75,14 @@ def zoo() -> kd.Description:
             kd.prismatic("x", name="push", lower=-0.5, upper=1.0),
             shapes=shapes.box(1, 2, 3, name="b", rgba=blue),
         ),
+        kd.Link(
+            "post",
+            position=(5, 0, 0),
+            rotation=turn,
+            mass=3.0,
+            shapes=shapes.sphere(0.1, name="paint", position=(0, 0, 2), contype=0, conaffinity=0),
+        ),
+        kd.Link("lamp", "post", mass=2.5, position=(0, 1, 0)),
     ]
     motors = [kd.motor("slide", np.eye(3)[k], name=f"slide_{n}") for k, n in enumerate(("x", "y", "turn"))]
     motors += [kd.motor(joint, name=joint) for joint in ("elbow", "spin", "push")]
@@ -118,10 +140,75 @@ def test_meshes_come_back_beside_their_files(tmp_path):
     assert "mesh" in model.geometry.kind
     save(model, tmp_path / "b.urdf")
     assert differences(model, load(tmp_path / "b.urdf")) == []
-    (tmp_path / "elsewhere").mkdir()
-    with pytest.raises(ValueError, match="would not load back the same"):
-        save(model, tmp_path / "elsewhere" / "b.urdf")
-    assert not list((tmp_path / "elsewhere").iterdir())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.urdf", "b.urdf", "ball.obj"]
+
+
+def tetrahedron(size: float = 1.0, path: str = "") -> shapes.Mesh:
+    corners = np.array([(0, 0, 0), (1 / 3, 0, 0), (0, 0.1, 0), (0, 0, 1)]) * size
+    return shapes.Mesh(corners, np.array([(0, 2, 1), (0, 1, 3), (0, 3, 2), (1, 2, 3)]), path)
+
+
+def with_meshes(*meshes: shapes.Mesh) -> Model:
+    drawn = [shapes.Shape("mesh", (1, 2, -0.5), name=f"m{k}", mesh=mesh) for k, mesh in enumerate(meshes)]
+    return build(pendulum(shape=drawn))
+
+
+def test_meshes_that_are_not_found_from_the_new_file_are_written_beside_it(tmp_path):
+    """From the names of files elsewhere, without a name, twice the same name, and a name that leads to another mesh."""
+    trimesh.creation.icosphere(1).export(tmp_path / "other.obj")
+    meshes = tetrahedron(1, "package://robot/arm.stl"), tetrahedron(2), tetrahedron(3, "../../arm.stl")
+    model = with_meshes(*meshes, meshes[0], tetrahedron(4, "other.obj"))
+    save(model, tmp_path / "a.urdf")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        back = load(tmp_path / "a.urdf")
+    assert differences(model, back) == []
+    for wanted, found in zip(model.geometry.mesh, back.geometry.mesh, strict=True):
+        assert wanted is not None and found is not None
+        np.testing.assert_array_equal(found.vertices, wanted.vertices)
+    written = {"arm.obj", "mesh.obj", "arm_2.obj", "other.obj"}
+    assert {p.name for p in (tmp_path / "a_meshes").iterdir()} == written
+    save(back, tmp_path / "a.urdf")
+    save(model, tmp_path / "a.urdf")
+    assert {p.name for p in (tmp_path / "a_meshes").iterdir()} == written
+
+
+def test_a_failed_save_takes_its_meshes_away(tmp_path):
+    model = with_meshes(tetrahedron())
+    refused = eqx.tree_at(lambda m: m.gravity, model, np.zeros(3))
+    with pytest.raises(ValueError, match="gravity"):
+        save(refused, tmp_path / "a.urdf")
+    assert not list(tmp_path.iterdir())
+    save(model, tmp_path / "a.urdf")
+    refused = eqx.tree_at(lambda m: m.gravity, with_meshes(tetrahedron(), tetrahedron(2)), np.zeros(3))
+    with pytest.raises(ValueError, match="gravity"):
+        save(refused, tmp_path / "a.urdf")
+    assert [p.name for p in (tmp_path / "a_meshes").iterdir()] == ["mesh.obj"]
+    assert differences(model, load(tmp_path / "a.urdf")) == []
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere'"):
+        save(build(pendulum()), tmp_path / "nowhere" / "a.urdf")
+
+
+def test_shapes_of_welded_links_stay_in_their_own_links():
+    text = write(build(zoo()))
+    links = {link.get("name"): link for link in ElementTree.fromstring(text).findall("link")}
+    assert [shape.get("name") for shape in links["tip"].findall("collision")] == ["ball", "puck"]
+    assert [shape.get("name") for shape in links["arm"].findall("collision")] == ["c"]
+    assert [shape.get("name") for shape in links["post"].findall("visual")] == ["paint"]
+
+
+def test_mass_welded_to_the_ground_is_kept():
+    model = build(zoo())
+    assert model.topology.ground_mass == 5.5
+    back = load(write(model))
+    assert back.topology.ground_mass == 5.5 and float(back.mass) == float(model.mass)
+    nameless = Frames(np.zeros((0, 3)), np.zeros((0, 4)), (), ())
+    lost = eqx.tree_at(lambda m: (m.frames, m.geometry), model, (nameless, Geometry.of([])))
+    with pytest.raises(ValueError, match=r"mass of 5\.5 kg welded to the world: no frame"):
+        write(lost)
 
 
 def pendulum(joint: kd.Joint | None = None, shape=None, motors: bool = True, **options) -> kd.Description:
@@ -167,8 +254,8 @@ def ball(**options) -> shapes.Shape:
         (pendulum(shape=ball(contype=2)), "shape 's': contype and conaffinity"),
         (pendulum(shape=ball(friction=(0.5, 0.005, 0.0001))), "shape 's': no friction of its own, here 0.5"),
         (
-            pendulum(shape=shapes.Shape("mesh", name="m", mesh=shapes.Mesh(np.eye(3), np.array([[0, 1, 2]])))),
-            "shape 'm': a mesh stands in a file of its own",
+            pendulum(shape=shapes.Shape("mesh", name="m", mesh=shapes.Mesh(np.eye(3), np.zeros((0, 3))))),
+            "shape 'm': a mesh has triangles, and this one has none",
         ),
     ],
 )
