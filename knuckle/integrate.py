@@ -28,7 +28,11 @@ class Integrator(eqx.Module):
 
 
 class SemiImplicitEuler(Integrator):
-    """Velocity first, then position with the new velocity; first order, symplectic without damping."""
+    """Velocity first, then position with the new velocity; first order.
+
+    Symplectic where the mass matrix is constant and forces depend on position only (a spring, a point mass): energy
+    then stays near its value for ever. On a linkage, whose mass matrix changes, it may drift.
+    """
 
     def advance(self, model, loads, state, dt):
         qd, _ = self.free_motion(model, loads, state, dt)

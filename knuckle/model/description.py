@@ -32,7 +32,9 @@ class Joint:
     name: str = ""
     axis: Vector | str = "z"  # of a revolute or prismatic joint, normal of a planar one; link frame
     anchor: Vector = ORIGIN  # point that a revolute or ball joint turns about; link frame
-    reference: float | Vector | None = None  # coordinates at which the link stands at its placement
+    reference: float | Vector | None = (
+        None  # the default state; unless a quaternion, the link is at its placement there
+    )
     lower: float | Vector = -math.inf
     upper: float | Vector = math.inf  # a ball joint's largest angle
     stiffness: float | Vector = 0.0

@@ -79,7 +79,7 @@ class Model(eqx.Module):
     rotation: Float[Leaf, "link 4"]  # quaternion wxyz, any length but zero
     axis: Float[Leaf, "link 3"]  # joint axis (planar: normal), link frame, any length but zero
     anchor: Float[Leaf, "link 3"]  # point that a revolute or ball joint turns about, link frame
-    reference: Float[Leaf, " nq"]  # coordinates at which links stand at their placement; the default state
+    reference: Float[Leaf, " nq"]  # the default state; joints without quaternion stand at their placement there
     rest: Float[Leaf, " nq"]  # coordinates at which springs are relaxed
     stiffness: Float[Leaf, " nv"]  # [N m/rad or N/m]
     damping: Float[Leaf, " nv"]  # [N m s/rad or N s/m]

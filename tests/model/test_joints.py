@@ -1,8 +1,5 @@
 """What each kind of joint does: poses, axes and steps on the manifold, each checked against the others."""
 
-# pyright: reportArgumentType=false
-# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +7,7 @@ import pytest
 
 import knuckle as kn
 from knuckle import spatial
+from knuckle.model.inertia import rotation_matrix
 from knuckle.model.joints import difference, joint_poses, motion_axes, neutral, plane_axes, retract, tangent_rate
 from tests.random_models import Body, chain, quick_jit, random_model, random_q, special_states, stack
 
@@ -114,7 +112,7 @@ def test_tangent_rate_is_that_of_the_tangent_vector(model):
 @pytest.mark.parametrize("normal", [(0, 0, 1), (0, 0, -1), (1, 0, 0), (0.6, -0.48, 0.64), (0.6, 0.48, -0.64)])
 def test_plane_axes_are_right_handed_and_unit(normal):
     normal = np.array(normal, float)
-    first, second = plane_axes(normal)
+    first, second = plane_axes(jnp.asarray(normal))
     np.testing.assert_allclose(
         np.stack([first, second, normal]) @ np.stack([first, second, normal]).T, np.eye(3), atol=1e-15
     )
@@ -122,7 +120,7 @@ def test_plane_axes_are_right_handed_and_unit(normal):
 
 
 def test_a_planar_joint_about_z_slides_along_x_and_y():
-    first, second = plane_axes(np.array([0.0, 0, 1]))
+    first, second = plane_axes(jnp.array([0.0, 0, 1]))
     assert np.array_equal(first, [1, 0, 0]) and np.array_equal(second, [0, 1, 0])
 
 
@@ -131,6 +129,16 @@ def test_links_stand_at_their_placement_at_the_reference():
     R, p = joint_poses(model, jnp.asarray(model.reference))
     np.testing.assert_allclose(R, np.broadcast_to(np.eye(3), R.shape), atol=1e-15)
     np.testing.assert_allclose(p, np.zeros(p.shape), atol=1e-15)
+
+
+def test_the_reference_of_a_ball_joint_is_where_it_starts():
+    """Its pose is that of its quaternion, whatever the reference, as a free joint's is."""
+    turned = (0.6, 0.8, 0, 0)
+    model = kn.build([kn.Link("head", joints=kn.ball(reference=turned), mass=1.0, inertia=(1, 1, 1))])
+    R, _ = kn.kinematics.poses(model, model.state().q)
+    np.testing.assert_allclose(R[0], rotation_matrix(turned), atol=1e-15)
+    R, _ = kn.kinematics.poses(model, np.array([1.0, 0, 0, 0]))
+    np.testing.assert_array_equal(R[0], np.eye(3))
 
 
 def test_anchored_joints_keep_their_anchor_in_place():
@@ -155,8 +163,8 @@ def test_velocities_of_a_free_joint_are_linear_in_the_world_and_angular_in_the_b
     after = np.asarray(retract(model, q, np.array([1.0, 2, 3, 0, 1e-3, 0])))
     np.testing.assert_allclose(after[:3], [1, 2, 3])
     R, _ = kn.kinematics.poses(model, after)
-    expected = spatial.rotation_about(np.array([0.0, 0, 1]), jnp.asarray(1e-3)) @ spatial.rotation_of_quaternion(q[3:])
-    np.testing.assert_allclose(R[0], expected, atol=TOLERANCE)
+    turn = spatial.rotation_about(jnp.array([0.0, 0, 1]), jnp.asarray(1e-3))
+    np.testing.assert_allclose(R[0], turn @ rotation_matrix(q[3:]), atol=TOLERANCE)
 
 
 def test_neutral_coordinates_are_zeros_and_identities():
