@@ -1,8 +1,5 @@
 """Forces of actuators, springs, damping and friction, against their formulas and their own derivatives."""
 
-# pyright: reportArgumentType=false
-# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -59,7 +56,7 @@ def test_a_servo_on_a_ball_joint_acts_on_the_rotation_vector():
     link = kn.Link("head", joints=kn.ball(name="neck"), mass=1.0, inertia=(1, 1, 1))
     gear = np.array([1.0, 2.0, -1.0])
     model = kn.build([link], actuators=[kn.position_servo("neck", kp=7.0, gear=gear)])
-    u = np.array([0.2, -0.4, 0.3])
+    u = jnp.array([0.2, -0.4, 0.3])
     q = kn.spatial.quaternion_exp(u)
     force = actuator_force(model, q, np.zeros(3), np.array([0.5]))
     np.testing.assert_allclose(force, gear * 7.0 * (0.5 - gear @ u), rtol=1e-12)
@@ -72,10 +69,10 @@ def test_springs_damping_and_friction_of_a_slider():
 
 
 def test_a_spring_on_a_ball_joint_pulls_along_the_rotation_vector():
-    rest = kn.spatial.quaternion_exp(np.array([0.1, 0.2, 0.3]))
+    rest = kn.spatial.quaternion_exp(jnp.array([0.1, 0.2, 0.3]))
     link = kn.Link("head", joints=kn.ball(stiffness=3.0, rest=np.asarray(rest)), mass=1.0, inertia=(1, 1, 1))
     model = kn.build([link])
-    u = np.array([-0.5, 0.3, 0.8])
+    u = jnp.array([-0.5, 0.3, 0.8])
     q = kn.spatial.quaternion_product(rest, kn.spatial.quaternion_exp(u))
     np.testing.assert_allclose(passive_force(model, q, np.zeros(3)), -3.0 * u, rtol=1e-12)
 

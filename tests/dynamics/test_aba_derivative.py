@@ -1,8 +1,5 @@
 """The derivative rule of forward dynamics equals differentiating straight through the recursion, to second order."""
 
-# pyright: reportArgumentType=false
-# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -1,8 +1,5 @@
 """Work and impulse: energy changes by the power of the forces, momentum by gravity alone."""
 
-# pyright: reportArgumentType=false
-# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -3,9 +3,6 @@
 Tolerance 1e-10 relative: mass matrices here have condition numbers up to about 1e5, which costs five of sixteen digits.
 """
 
-# pyright: reportArgumentType=false
-# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -113,7 +110,7 @@ def test_a_wrench_on_a_link_acts_as_its_jacobian_transposed():
     @quick_jit
     @jax.vmap
     def both(model, q, qd, tau, wrench):
-        J = [point_jacobian(model, q, link, np.zeros(3)) for link in range(len(model.link_names))]
+        J = [point_jacobian(model, q, link, jnp.zeros(3)) for link in range(len(model.link_names))]
         from_links = sum(J_link.T @ w for J_link, w in zip(J, wrench, strict=True))
         with_wrench = aba(model, q, qd, tau, wrench), rnea(model, q, qd, tau, wrench)
         with_forces = aba(model, q, qd, tau + from_links), rnea(model, q, qd, tau) - from_links

@@ -1,9 +1,7 @@
 """From a description to a model: what is merged and where, what is refused and by which name."""
 
-# pyright: reportArgumentType=false
-# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
-
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ def arm(**changes):
     return kn.Link(**{"name": "arm", "joints": kn.revolute("y", name="elbow"), "mass": 1.0, "com": (0, 0, 1)} | changes)
 
 
-def elbow(kind="revolute", **changes):
+def elbow(kind: Any = "revolute", **changes):
     return arm(joints=Joint(kind, name="elbow", **changes), inertia=(1, 1, 1))
 
 

@@ -1,8 +1,5 @@
 """Uniform solids have MuJoCo's moments; shapes refuse sizes that mean nothing; meshes compare by content."""
 
-# pyright: reportArgumentType=false
-# NumPy arrays go in wherever JAX arrays do, which the signatures do not say.
-
 import mujoco
 import numpy as np
 import pytest
@@ -49,7 +46,7 @@ def test_a_link_takes_mass_distribution_from_its_only_shape():
 
 
 BAD = [
-    (lambda: Shape("torus", (1, 2), name="wheel"), "torus"),
+    (lambda: Shape("torus", (1, 2), name="wheel"), "torus"),  # type: ignore[arg-type]
     (lambda: kn.shapes.sphere(-1.0, name="wheel"), "positive"),
     (lambda: kn.shapes.sphere(0.0, name="wheel"), "positive"),
     (lambda: kn.shapes.sphere(np.nan, name="wheel"), "positive"),
@@ -71,7 +68,7 @@ def test_friction_left_out_is_filled_in():
 
 
 def test_meshes_are_equal_by_content():
-    corners, faces = np.eye(3), [[0, 1, 2]]
+    corners, faces = np.eye(3), np.array([[0, 1, 2]])
     assert Mesh(corners, faces) == Mesh(corners.copy(), faces)
     assert hash(Mesh(corners, faces)) == hash(Mesh(corners.copy(), faces))
     assert Mesh(corners, faces) != Mesh(2 * corners, faces)
