@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,12 +20,15 @@ import jax
 from check_robots_mjcf import check_mjcf
 from check_robots_urdf import check_urdf
 
+from knuckle import native
 from knuckle.model.load import load
 from knuckle.model.report import LoadError, LoadWarning
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("KNUCKLE_DATA", ROOT.parent / "shared" / "data")) / "robots"
 RELATIVE, BACKWARD = 1e-9, 1e-10
+MOST_NATIVE = 60  # degrees of freedom; beyond, dense mass matrices are what XLA is quicker to compile
+KINDS = {"MJCF against MuJoCo": "mjcf", "URDF against Pinocchio": "urdf"}  # heading -> folder
 COLUMNS = {  # heading -> keys of the two checks' results, of which the largest is shown
     "mass matrix": ("mass matrix", "mass_matrix"),
     "bias force": ("bias force", "bias"),
@@ -43,6 +47,7 @@ loads with `repair_inertia=True` (the offending links are listed), *refused* nam
 MJCF is compared with MuJoCo's smooth dynamics: constraints are off, and with them frictionloss, which is a constraint
 in MuJoCo and a smooth joint force here. Forward dynamics is judged by its backward error, |M qdd + C - tau| over the
 size of its terms, with M and C of the reference engine. Limits: {relative:g} relative, {backward:g} backward.
+Robots of up to {native} degrees of freedom go through `knuckle.native`, larger ones through `jax.jit`.
 
 {summary}
 """
@@ -75,8 +80,12 @@ class Row:
             self.faults.append(f"mass {self.mass!r}, the manifest has {mass}")
 
 
+def compiler_for(entry: dict[str, str]) -> Callable:
+    return native.jit if int(entry["nv"]) <= MOST_NATIVE else jax.jit
+
+
 def mjcf_row(path: Path, entry: dict[str, str], states: int) -> Row:
-    result = check_mjcf(path, states)
+    result = check_mjcf(path, states, compiler=compiler_for(entry))
     if result["loads"] == "refused":
         return Row(path.name, "refused", result["reason"])
     row = Row(path.name, "strict", nv=result["nv"], mass=result["mass"])
@@ -96,27 +105,40 @@ def urdf_row(path: Path, entry: dict[str, str], states: int) -> Row:
             return Row(path.name, "refused", "; ".join(map(str, error.problems)) or str(error))
     row = Row(path.name, "mended" if problems else "strict", "; ".join(map(str, problems)))
     row.nv, row.mass = model.nv, float(model.mass)
-    result = check_urdf(path, states=states)
+    result = check_urdf(path, states=states, compiler=compiler_for(entry))
     row.check_manifest(entry["nv"], entry["moving_mass"])
     row.add_errors(result)
     row.remark = "; ".join(filter(None, (row.remark, result["note"])))
     return row
 
 
-def check_folder(folder: Path, states: int, match: str) -> list[Row]:
-    """The rows of all files that the folder's manifest names, in its kind's order of names."""
-    check = urdf_row if folder.name == "urdf" else mjcf_row
-    entries = csv.DictReader((folder / "manifest.csv").open())
-    rows = []
-    for entry in sorted((e for e in entries if match in e["file"]), key=lambda e: e["file"]):
-        start = time.perf_counter()
-        try:
-            rows.append(check(folder / entry["file"], entry, states))
-        except Exception as error:  # one robot that cannot be compared must not hide the others
-            rows.append(Row(entry["file"], "failed", faults=[f"{type(error).__name__}: {error}"]))
+def checked(path: Path, entry: dict[str, str], states: int) -> Row:
+    """The row of one robot; one that cannot be compared must not hide the others."""
+    check = urdf_row if path.parent.name == "urdf" else mjcf_row
+    try:
+        return check(path, entry, states)
+    except Exception as error:
+        return Row(path.name, "failed", faults=[f"{type(error).__name__}: {error}"])
+    finally:
         jax.clear_caches()
-        print(f"{rows[-1].loads:8}{time.perf_counter() - start:6.1f} s  {entry['file']}", *rows[-1].faults, flush=True)
-    return rows
+
+
+def check_all(folder: Path, states: int, match: str) -> dict[str, list[Row]]:
+    """The rows of all files that the manifests name, by heading, in the order of names."""
+    found = {kind: csv.DictReader((folder / kind / "manifest.csv").open()) for kind in KINDS.values()}
+    work = [(kind, e) for kind, entries in found.items() for e in sorted(entries, key=lambda e: e["file"])]
+    work = [(kind, e) for kind, e in work if match in e["file"]]
+    rows: dict[str, list[Row]] = {kind: [] for kind in found}
+    begun = time.perf_counter()
+    for number, (kind, entry) in enumerate(work, 1):
+        start = time.perf_counter()
+        row = checked(folder / kind / entry["file"], entry, states)
+        rows[kind].append(row)
+        now = time.perf_counter()
+        left = (now - begun) / number * (len(work) - number) / 60
+        progress = f"{number:3}/{len(work)} {now - start:5.1f} s, {left:4.1f} min left"
+        print(f"{progress}  {row.loads:8}{row.file}", *row.faults, flush=True)
+    return {heading: rows[kind] for heading, kind in KINDS.items() if rows[kind]}
 
 
 def table(rows: list[Row]) -> str:
@@ -145,7 +167,9 @@ def summary(title: str, rows: list[Row]) -> str:
 
 def report(tables: dict[str, list[Row]], states: int) -> str:
     summaries = "\n\n".join(summary(title, rows) for title, rows in tables.items())
-    head = INTRODUCTION.format(states=states, relative=RELATIVE, backward=BACKWARD, summary=summaries)
+    head = INTRODUCTION.format(
+        states=states, relative=RELATIVE, backward=BACKWARD, native=MOST_NATIVE, summary=summaries
+    )
     return head + "".join(f"\n## {title}\n\n{table(rows)}\n" for title, rows in tables.items())
 
 
@@ -156,11 +180,16 @@ def main() -> int:
     parser.add_argument("--states", type=int, default=3)
     parser.add_argument("--match", default="", help="only files whose name has this; the table is then printed")
     arguments = parser.parse_args()
-    kinds = {"MJCF against MuJoCo": "mjcf", "URDF against Pinocchio": "urdf"}
-    missing = [kind for kind in kinds.values() if not (arguments.folder / kind / "manifest.csv").is_file()]
+    missing = [kind for kind in KINDS.values() if not (arguments.folder / kind / "manifest.csv").is_file()]
     if missing:
         parser.error(f"{arguments.folder}: expected the folders {', '.join(missing)}, each with a manifest.csv")
-    tables = {t: check_folder(arguments.folder / k, arguments.states, arguments.match) for t, k in kinds.items()}
+    try:
+        tables = check_all(arguments.folder, arguments.states, arguments.match)
+    except KeyboardInterrupt:
+        print(f"\nstopped; {arguments.output} is as it was", file=sys.stderr)
+        return 130
+    if not tables:
+        parser.error(f"--match {arguments.match!r}: no file has this in its name")
     text = report(tables, arguments.states)
     if arguments.match:
         print(text)

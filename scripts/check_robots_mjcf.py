@@ -7,6 +7,7 @@ constraint in MuJoCo and a smooth joint force here, so it is left out on both si
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,11 @@ DT = 0.002
 JACOBIANS = 6  # bodies and sites whose Jacobian is compared, spread over the robot
 
 
-def check_mjcf(path: Path, states: int = 3, seed: int = 0) -> dict:
-    """How a file loads, what MuJoCo and we say of it, and the largest relative error per quantity."""
+def check_mjcf(path: Path, states: int = 3, seed: int = 0, compiler: Callable = jax.jit) -> dict:
+    """How a file loads, what MuJoCo and we say of it, and the largest relative error per quantity.
+
+    `compiler` is what our functions go through.
+    """
     reference = mujoco.MjModel.from_xml_path(str(path))
     row: dict = {"file": path.name}
     try:
@@ -39,10 +43,12 @@ def check_mjcf(path: Path, states: int = 3, seed: int = 0) -> dict:
     except LoadError as error:
         return {**row, "loads": "refused", "reason": "; ".join(map(str, error.problems)) or str(error)}
     row |= {"loads": "strict", "nv": model.nv, "mass": float(model.mass)}
-    return {**row, "errors": compare(model, reference, states, seed)}
+    return {**row, "errors": compare(model, reference, states, seed, compiler)}
 
 
-def compare(model: Model, reference: mujoco.MjModel, states: int = 3, seed: int = 0) -> dict[str, float]:
+def compare(
+    model: Model, reference: mujoco.MjModel, states: int = 3, seed: int = 0, compiler: Callable = jax.jit
+) -> dict[str, float]:
     """The largest relative error per quantity over random states; MuJoCo's model is left with constraints off."""
     reference.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONSTRAINT | mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
     reference.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
@@ -51,12 +57,13 @@ def compare(model: Model, reference: mujoco.MjModel, states: int = 3, seed: int 
     data = mujoco.MjData(reference)
     random = np.random.default_rng(seed)
     names = _names(model, reference)
+    ours_at = compiler(partial(_quantities, model, names.with_jacobian))
     worst: dict[str, float] = {}
     for _ in range(states):
         q, qd, control = random_state(reference, random)
         data.qpos[:], data.qvel[:], data.ctrl[:] = q, qd, control
         mujoco.mj_forward(reference, data)
-        ours = jax.tree.map(np.asarray, _quantities(model, names.with_jacobian, q, qd, control))
+        ours = jax.tree.map(np.asarray, ours_at(q, qd, control))
         pairs = _pairs(names, reference, data, ours)
         for name, error in pairs.items():
             worst[name] = max(worst.get(name, 0.0), error)
@@ -107,15 +114,13 @@ def _names(model: Model, reference: mujoco.MjModel) -> Names:
     return Names(named, {i: name for i, name in renamed.items() if name in row}, row)
 
 
-@partial(jax.jit, static_argnums=1)
 def _quantities(model: Model, names: tuple[str, ...], q, qd, control) -> dict:
     tau = forces.actuator_force(model, q, qd, control) + forces.passive_force(model, q, qd)
     after = step(model, State(q, qd), control, dt=DT, integrator=SemiImplicitEuler())
-    frames = kinematics.frame_poses(model, q)
-    links = kinematics.poses(model, q)
+    poses = [kinematics.poses(model, q), *([kinematics.frame_poses(model, q)] if model.frames.names else [])]
     return {
-        "position": jnp.concatenate([links.position, frames.position]),
-        "rotation": jnp.concatenate([links.rotation, frames.rotation]),
+        "position": jnp.concatenate([p.position for p in poses]),
+        "rotation": jnp.concatenate([p.rotation for p in poses]),
         "mass matrix": dynamics.crba(model, q),
         "bias force": dynamics.bias_force(model, q, qd),
         "passive force": forces.passive_force(model, q, qd),

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,12 @@ MOMENTS = ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")
 FRAMES_WITH_JACOBIAN = 3
 
 
-def check_urdf(path: str | Path, *, floating: bool = False, states: int = 3, seed: int = 0) -> dict:
+def check_urdf(
+    path: str | Path, *, floating: bool = False, states: int = 3, seed: int = 0, compiler: Callable = jax.jit
+) -> dict:
     """Largest errors against Pinocchio over random states, each relative to its largest term.
 
+    `compiler` is what our functions go through.
     Keys: file, nv, mass, links, mended (links whose inertia had to be mended), mass_matrix, bias, pose, jacobian,
     backward (None where the mass matrix is singular: `note` says so), seconds.
     """
@@ -48,7 +52,7 @@ def check_urdf(path: str | Path, *, floating: bool = False, states: int = 3, see
     description, _ = read(text, floating=floating or None, strict=False)
     model = build(description)
     reference = Reference.of(text, model, floating)
-    errors = _errors(model, reference, np.random.default_rng(seed), states)
+    errors = _errors(model, reference, np.random.default_rng(seed), states, compiler)
     result = {"file": Path(path).name, "floating": floating, "nv": model.nv, "links": len(model.link_names)}
     result |= {"mass": float(sum(link.mass for link in description.links)), "mended": mended, "note": ""}
     if errors["backward"] is None:
@@ -199,30 +203,32 @@ def random_state(model: Model, random: np.random.Generator) -> tuple[np.ndarray,
     return q, random.normal(size=model.nv)
 
 
-def _ours(model: Model, names: list[str]):
+def _ours(model: Model, names: list[str], compiler: Callable):
     """One compiled function for all that is compared."""
 
     def evaluate(q, qd, tau):
         jacobians = [kinematics.jacobian(model, q, name) for name in names]
-        links, frames = kinematics.poses(model, q), kinematics.frame_poses(model, q)
-        placed = tuple(jnp.concatenate(parts) for parts in zip(links, frames, strict=True))
+        poses = [kinematics.poses(model, q), *([kinematics.frame_poses(model, q)] if model.frames.names else [])]
+        placed = tuple(jnp.concatenate(parts) for parts in zip(*poses, strict=True))
         qdd = dynamics.aba(model, q, qd, tau)
         return dynamics.crba(model, q), dynamics.bias_force(model, q, qd), placed, jnp.stack(jacobians), qdd
 
-    return jax.jit(evaluate)
+    return compiler(evaluate)
 
 
-def _errors(model: Model, reference: Reference, random: np.random.Generator, states: int) -> dict[str, float | None]:
+def _errors(
+    model: Model, reference: Reference, random: np.random.Generator, states: int, compiler: Callable
+) -> dict[str, float | None]:
     bodies = [n for n in (*model.link_names, *model.frames.names) if reference.model.existBodyName(n)]
     picked = [bodies[k] for k in np.unique(np.linspace(0, len(bodies) - 1, FRAMES_WITH_JACOBIAN).astype(int))]
     picked = list(dict.fromkeys([model.link_names[-1], *picked]))
-    evaluate = _ours(model, picked)
+    evaluate = _ours(model, picked, compiler)
     worst: dict[str, float] = dict.fromkeys(("mass_matrix", "bias", "pose", "jacobian", "backward"), 0.0)
     singular = False
     for _ in range(states):
         q, qd = random_state(model, random)
         tau = random.normal(size=model.nv)
-        M, bias, placed, jacobians, qdd = jax.tree.map(np.asarray, evaluate(*map(jnp.asarray, (q, qd, tau))))
+        M, bias, placed, jacobians, qdd = jax.tree.map(np.asarray, evaluate(q, qd, tau))
         M_ref, bias_ref = reference.dynamics(q, qd)
         pin.framesForwardKinematics(reference.model, reference.data, reference.coordinates(q))
         found = {"mass_matrix": _mass_error(M, M_ref), "bias": _relative(bias, bias_ref)}

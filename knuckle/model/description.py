@@ -33,7 +33,7 @@ class Joint:
     axis: Vector | str = "z"  # of a revolute or prismatic joint, normal of a planar one; link frame
     anchor: Vector = ORIGIN  # point that a revolute or ball joint turns about; link frame
     reference: float | Vector | None = (
-        None  # the default state; unless a quaternion, the link is at its placement there
+        None  # the default state; but for quaternions, links are at their placement there
     )
     lower: float | Vector = -math.inf
     upper: float | Vector = math.inf  # a ball joint's largest angle
