@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from knuckle.native.c_ops import COperations, c_type, constant_text
-from knuckle.native.ir import Branch, Buffer, Loop, Node, Program, Region, Store
+from knuckle.native.ir import Branch, Buffer, Call, Loop, Node, Program, Region, Store
 from knuckle.native.llvm_split import REGION_LIMIT, Piece, Weights, cut, defined_by
 from knuckle.native.passes import lay_out_workspace
 
@@ -101,6 +101,8 @@ class CWriter:
             self.write(statement.buffer, self.text(statement.index), self.text(statement.value))
         elif isinstance(statement, Branch):
             self.branch(statement)
+        elif isinstance(statement, Call):
+            self.line(f"function{statement.function.number}({self.arguments()});")
         else:
             self.loop(statement)
 
@@ -203,8 +205,21 @@ class CWriter:
         name = f"piece{len(self.functions)}"
         self.finish(f"static void {name}({self.parameters()})")
         self.lines, self.names, self.depth = outside
-        arguments = ", ".join([a.name for a in [*self.inputs, *self.outputs]] + ["workspace"])
-        self.line(f"{name}({arguments});")
+        self.line(f"{name}({self.arguments()});")
+
+    def arguments(self) -> str:
+        return ", ".join([a.name for a in [*self.inputs, *self.outputs]] + ["workspace"])
+
+    def outlined(self) -> list[str]:
+        """Functions that are called from several places, each with slots of its own; their prototypes."""
+        prototypes = []
+        for function in reversed(self.program.functions):
+            self.lines, self.names, self.depth = [], {}, 1
+            self.slot_top = self.slot_most
+            self.region(function.body, [])
+            prototypes.append(f"static void function{function.number}({self.parameters()})")
+            self.finish(prototypes[-1])
+        return [f"{prototype};" for prototype in prototypes]
 
     def finish(self, header: str) -> None:
         body = "\n".join(self.lines)
@@ -215,9 +230,12 @@ class CWriter:
         """The whole C file."""
         self.region(self.program.root, [])
         self.finish(f"void {self.name}({self.parameters()})")
+        prototypes = self.outlined()
         tables = [self.table(b) for b in self.program.constants if b in self.used_buffers]
         head = [f'#include "{self.name}.h"', "", "#include <math.h>", "#include <stdbool.h>", "#include <string.h>"]
-        return "\n".join([*head, "", *tables, *self.operations.helpers.values(), "", *self.functions]) + "\n"
+        return (
+            "\n".join([*head, "", *tables, *self.operations.helpers.values(), "", *prototypes, *self.functions]) + "\n"
+        )
 
     @staticmethod
     def table(buffer: Buffer) -> str:

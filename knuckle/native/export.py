@@ -80,7 +80,7 @@ def _output_paths(out_tree: Any) -> list[str]:
 def _argument(path: str, aval: Any, taken: set[str]) -> Argument:
     name = base = _c_name(path)
     number = 2
-    while name in taken or re.fullmatch(r"[viphr]\d+|table\d+|piece\d+", name):
+    while name in taken or re.fullmatch(r"[viphr]\d+|(table|piece|function)\d+", name):
         name, number = f"{base}_{number}", number + 1
     taken.add(name)
     return Argument(name, code_of(aval.dtype), tuple(aval.shape), f"{path}: {aval.str_short()}")

@@ -118,18 +118,46 @@ class Branch:
     results: list[Node] = field(default_factory=list)
 
 
-Statement = Node | Store | Loop | Branch
+@dataclass(eq=False)
+class Function:
+    """Statements that are written once and called from several places; arguments and results are in buffers."""
+
+    number: int
+    body: Region
+
+
+@dataclass(eq=False)
+class Call:
+    """Runs a function on what its buffers hold now."""
+
+    function: Function
+
+
+Statement = Node | Store | Loop | Branch | Call
 
 
 @dataclass(eq=False)
 class Program:
-    """A whole function: its statements and its buffers."""
+    """A whole function: its statements, its buffers, and functions of its own (each before those that call it)."""
 
     root: Region
     inputs: list[Buffer]
     outputs: list[Buffer]
     workspace: list[Buffer]
     constants: list[Buffer]
+    functions: list[Function] = field(default_factory=list)
+
+    def bodies(self) -> list[Region]:
+        """The outermost regions: that of the program, and one for each function."""
+        return [self.root, *[f.body for f in self.functions]]
+
+    def regions(self) -> Iterator[Region]:
+        for body in self.bodies():
+            yield from regions_within(body)
+
+    def statements(self) -> Iterator[Statement]:
+        for body in self.bodies():
+            yield from walk(body)
 
 
 class Builder:
@@ -143,6 +171,7 @@ class Builder:
         self.outputs: list[Buffer] = []
         self.workspace: list[Buffer] = []
         self.constants: dict = {}
+        self.functions: list[Function] = []
         self.made = 0  # values asked for, before sharing
         self._indices: dict[int, Node] = {}
         self._zeros: dict[str, Node] = {}
@@ -240,9 +269,21 @@ class Builder:
         self.stack.pop()
         self.barrier = max((r.depth for r in self.stack if r.kind == "branch"), default=0)
 
+    def begin_function(self) -> tuple[list[Region], int]:
+        """Build a function from here on: nothing comes into it but through buffers. For `end_function` to go back."""
+        outside = self.stack, self.barrier
+        self.stack, self.barrier = [Region(None, "function")], 0
+        return outside
+
+    def end_function(self, outside: tuple[list[Region], int]) -> Function:
+        function = Function(len(self.functions), self.region)
+        self.functions.append(function)
+        self.stack, self.barrier = outside
+        return function
+
     def finish(self) -> Program:
         constants = [contents.buffer for contents in self.constants.values()]
-        return Program(self.root, self.inputs, self.outputs, self.workspace, constants)
+        return Program(self.root, self.inputs, self.outputs, self.workspace, constants, self.functions)
 
 
 def sub_regions(statement: Statement) -> list[Region]:
@@ -259,6 +300,14 @@ def walk(region: Region) -> Iterator[Statement]:
             yield from walk(inner)
 
 
+def regions_within(region: Region) -> Iterator[Region]:
+    """A region and all that are nested in it."""
+    yield region
+    for statement in region.statements:
+        for inner in sub_regions(statement):
+            yield from regions_within(inner)
+
+
 def operands(statement: Statement) -> list[Node]:
     """The values that a statement itself reads or yields, nested statements apart."""
     if isinstance(statement, Node):
@@ -268,4 +317,6 @@ def operands(statement: Statement) -> list[Node]:
     if isinstance(statement, Loop):
         ends = [n for n in (statement.count, statement.test) if n is not None]
         return ends + statement.inits + statement.nexts
+    if isinstance(statement, Call):
+        return []
     return [statement.selector, *itertools.chain.from_iterable(statement.yields)]

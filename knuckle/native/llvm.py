@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from knuckle.native.ir import INDEX, Branch, Buffer, Loop, Node, Program, Region, Store, walk
+from knuckle.native.ir import INDEX, Branch, Buffer, Call, Function, Loop, Node, Program, Region, Store, walk
 from knuckle.native.llvm_ops import Lines, Operations, constant_text, memory_type, splat_text, type_text
-from knuckle.native.llvm_split import REGION_LIMIT, SLOT_BYTES, Weights, emit_pieces
+from knuckle.native.llvm_split import REGION_LIMIT, SLOT_BYTES, Weights, emit_pieces, get_slot, put_slot
 from knuckle.native.passes import ALIGNMENT, lay_out_workspace, varying_parts
 
 KERNEL_LANES = 8
@@ -37,8 +37,10 @@ class Emitter:
         self.mask: str | None = None
         self.varying: set[Node] = set()
         self.varying_buffers: set[Buffer] = set()
+        masked: set[Function] = set()
         if lanes > 1:
-            self.varying, self.varying_buffers = varying_parts(program.root, set(), set(self.batched))
+            parts = varying_parts(program.root, set(), set(self.batched), program.functions)
+            self.varying, self.varying_buffers, masked = parts
         self.workspace_bytes = lay_out_workspace(program, lanes, self.varying_buffers)
         self.functions: list[str] = []
         self.out = Lines()
@@ -46,7 +48,8 @@ class Emitter:
         self.splats: dict[tuple[str, str], str] = {}
         self.pointers: dict = {}
         self.weights = Weights(lanes, self.varying_buffers)
-        self.slot_top = self.slot_most = self.workspace_bytes
+        self.slot_top = self.slot_most = self.workspace_bytes + SLOT_BYTES * lanes * len(masked)
+        self.mask_slots = {f: self.workspace_bytes + SLOT_BYTES * lanes * i for i, f in enumerate(masked)}
         self.slot_lanes: dict[Node, int] = {}
         self._pieces = 0
 
@@ -264,6 +267,8 @@ class Emitter:
             self.emit_store(statement)
         elif isinstance(statement, Branch):
             self.emit_branch(statement)
+        elif isinstance(statement, Call):
+            self.emit_call(statement.function)
         elif statement.kind == "while":
             self.emit_while(statement)
         elif statement.kind == "kernel" and self.lanes == 1 and self.vectorisable(statement):
@@ -276,7 +281,7 @@ class Emitter:
     def vectorisable(loop: Loop) -> bool:
         assert loop.count is not None
         return int(loop.count.attr) >= KERNEL_LANES and not any(
-            isinstance(s, Branch) or (isinstance(s, Loop) and s.kind == "while") for s in walk(loop.body)
+            isinstance(s, (Branch, Call)) or (isinstance(s, Loop) and s.kind == "while") for s in walk(loop.body)
         )
 
     def emit_kernel(self, loop: Loop) -> None:
@@ -286,11 +291,28 @@ class Emitter:
         grouped = count - count % KERNEL_LANES
         before = self.varying
         self.lanes = KERNEL_LANES
-        self.varying, _ = varying_parts(loop.body, {loop.counter}, set())
+        self.varying, *_ = varying_parts(loop.body, {loop.counter}, set())
         self.emit_for(loop, 0, grouped, KERNEL_LANES)
         self.lanes, self.varying = 1, before
         if grouped < count:
             self.emit_for(loop, grouped, count, 1)
+
+    def emit_call(self, function: Function) -> None:
+        if function in self.mask_slots:
+            mask = self.mask or splat_text("true", "b1", self.lanes)
+            put_slot(self, self.mask_slots[function], mask, "b1", self.lanes)
+        self.out.do(f"call void @{self.symbol}.function{function.number}({self.parameters()})")
+
+    def emit_functions(self) -> None:
+        """Functions called from several places; those that they call come later and have slots of their own."""
+        for function in reversed(self.program.functions):
+            self.slot_top = self.slot_most
+            self.mask = None
+            if function in self.mask_slots:
+                self.mask = get_slot(self, self.mask_slots[function], "b1", self.lanes)
+            self.emit_region(function.body, [])
+            self.finish_function(f"define internal void @{self.symbol}.function{function.number}({self.parameters()})")
+        self.mask = None
 
     def kind_of(self, node: Node) -> str:
         return type_text(node.dtype, self.lanes if node in self.varying else 1)
@@ -474,6 +496,7 @@ class Emitter:
         else:
             self.emit_region(self.program.root, [])
             self.finish_function(f"define void @{self.symbol}({self.parameters()})")
+        self.emit_functions()
         self.workspace_bytes = -(-max(self.slot_most, SLOT_BYTES) // ALIGNMENT) * ALIGNMENT
         tables = [self.constant_table(b) for b in self.program.constants if self._uses(b)]
         declarations = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from knuckle.native.ir import Branch, Buffer, Loop, Node, Region, Store, operands, sub_regions, walk
+from knuckle.native.ir import Branch, Buffer, Call, Loop, Node, Region, Store, operands, sub_regions, walk
 from knuckle.native.llvm_ops import memory_type, splat_text, type_text
 
 REGION_LIMIT = 5000  # operations; longer regions are cut
@@ -42,7 +42,7 @@ class Weights:
     def statement(self, statement) -> int:
         if isinstance(statement, (Loop, Branch)):
             return 1 + sum(self.region(r) for r in sub_regions(statement))
-        if isinstance(statement, Node) and statement.op != "load":
+        if isinstance(statement, Call) or (isinstance(statement, Node) and statement.op != "load"):
             return 1
         buffer = statement.buffer if isinstance(statement, Store) else statement.attr.buffer
         apart = buffer in self._lanewise and buffer.kind != "workspace"
@@ -167,11 +167,11 @@ def store_slot(emitter, slots: Slots, node: Node) -> None:
     operand = emitter.operand(node)
     lanes = emitter.lanes if operand.stride is None else 1
     at = slots.take(node, SLOT_BYTES * lanes)
-    _put(emitter, at, operand.text, node.dtype, lanes)
+    put_slot(emitter, at, operand.text, node.dtype, lanes)
     emitter.slot_lanes[node] = lanes
 
 
-def _put(emitter, at: int, text: str, code: str, lanes: int) -> None:
+def put_slot(emitter, at: int, text: str, code: str, lanes: int) -> None:
     out, kind = emitter.out, memory_type(code, lanes)
     if code == "b1":
         text = out.let(f"zext {type_text(code, lanes)} {text} to {kind}")
@@ -179,7 +179,7 @@ def _put(emitter, at: int, text: str, code: str, lanes: int) -> None:
     out.do(f"store {kind} {text}, ptr {address}, align {SLOT_BYTES}")
 
 
-def _get(emitter, at: int, code: str, lanes: int) -> str:
+def get_slot(emitter, at: int, code: str, lanes: int) -> str:
     out, kind = emitter.out, memory_type(code, lanes)
     address = out.let(f"getelementptr i8, ptr %workspace, i64 {at}")
     text = out.let(f"load {kind}, ptr {address}, align {SLOT_BYTES}")
@@ -188,7 +188,7 @@ def _get(emitter, at: int, code: str, lanes: int) -> str:
 
 def load_slot(emitter, slots: Slots, node: Node) -> None:
     lanes = emitter.slot_lanes[node]
-    emitter.env[node] = emitter.as_operand(_get(emitter, slots.places[node], node.dtype, lanes), lanes)
+    emitter.env[node] = emitter.as_operand(get_slot(emitter, slots.places[node], node.dtype, lanes), lanes)
 
 
 def emit_pieces(emitter, region: Region, escapes: list[Node]) -> None:
@@ -200,7 +200,7 @@ def emit_pieces(emitter, region: Region, escapes: list[Node]) -> None:
     for n in dict.fromkeys(n for piece in pieces for n in piece.needs if n not in own):
         store_slot(emitter, slots, n)
     if emitter.mask is not None:
-        _put(emitter, slots.take("mask", SLOT_BYTES * emitter.lanes), emitter.mask, "b1", emitter.lanes)
+        put_slot(emitter, slots.take("mask", SLOT_BYTES * emitter.lanes), emitter.mask, "b1", emitter.lanes)
     for number, piece in enumerate(pieces):
         _emit_piece(emitter, piece, slots, {n for n in piece.defines if last.get(n, -1) > number})
         for n in [n for n in slots.places if isinstance(n, Node) and last.get(n, -1) <= number]:
@@ -225,7 +225,7 @@ def _emit_piece(emitter, piece: Piece, slots: Slots, kept: set[Node]) -> None:
     for n in piece.needs:
         load_slot(emitter, slots, n)
     if outer_mask is not None:
-        emitter.mask = _get(emitter, slots.places["mask"], "b1", emitter.lanes)
+        emitter.mask = get_slot(emitter, slots.places["mask"], "b1", emitter.lanes)
     # slots of values still to come are taken now, so that nested pieces lie behind them
     for n in piece.defines:
         if n in kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jax.core import ShapedArray
@@ -75,6 +76,7 @@ class Lowering(Algebra):
         super().__init__()
         self.destinations: dict[Var, Contents] = {}  # outputs that may be written in place of a temporary
         self.equations = 0
+        self.outlined: dict[tuple, Any] = {}  # functions made so far, by what they were made for
         self._owned: list[set[Buffer]] = [set()]
         self._live: list[dict[Var, Value]] = []
         self._dying: set[int] = set()
@@ -135,6 +137,7 @@ class Lowering(Algebra):
 
 def _add_rules() -> None:
     from knuckle.native import (  # noqa: F401
+        lower_call,
         lower_control,
         lower_derived,
         lower_index,

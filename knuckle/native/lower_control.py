@@ -30,6 +30,7 @@ from knuckle.native.values import (
 CARRY_LIMIT = 256  # elements of one loop variable that may be scalars
 UNROLL_LIMIT = 256  # scalar operations; shorter scans are written out
 INLINE_LIMIT = 24  # scalar operations; cheaper branches are both computed
+HEAVY = {"scan", "while", "cond", "cholesky", "lu", "eigh", "triangular_solve", "sort", "outlined_call"}
 
 
 def flat_body(jaxpr) -> Flat:
@@ -40,7 +41,7 @@ def weight(flat: Flat) -> int:
     """A rough count of scalar operations; anything with control flow inside is heavy."""
     total = 0
     for equation in flat.equations:
-        if equation.primitive in ("scan", "while", "cond", "cholesky", "lu", "eigh", "triangular_solve", "sort"):
+        if equation.primitive in HEAVY:
             return 10**9
         sizes = [v.aval.size for v in [*equation.outputs, *equation.inputs_vars()]]
         total += max(sizes, default=1) * (max(sizes) if equation.primitive == "dot_general" else 1)

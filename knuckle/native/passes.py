@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
-from knuckle.native.ir import Branch, Buffer, Loop, Node, Program, Region, Store, is_float, operands, sub_regions, walk
+from knuckle.native.ir import (
+    Branch,
+    Buffer,
+    Call,
+    Function,
+    Loop,
+    Node,
+    Program,
+    Region,
+    Store,
+    is_float,
+    operands,
+    sub_regions,
+    walk,
+)
 from knuckle.native.schedule import order_statements
 
 ALIGNMENT = 64  # bytes
@@ -15,7 +30,7 @@ ALIGNMENT = 64  # bytes
 def count_operations(program: Program) -> Counter:
     """How many operations of each kind the program holds (each loop body once)."""
     names = Counter()
-    for statement in walk(program.root):
+    for statement in program.statements():
         names[statement.op if isinstance(statement, Node) else type(statement).__name__.lower()] += 1
     return names
 
@@ -34,7 +49,9 @@ def remove_dead_code(program: Program) -> None:
     owner: dict[Region, Loop | Branch] = {}
     defined_by: dict[Node, tuple[Loop | Branch, int]] = {}
     stores: dict[Buffer, list[tuple[Store, Region]]] = defaultdict(list)
-    _collect(program.root, owner, defined_by, stores)
+    calls: dict[Region, list[tuple[Call, Region]]] = defaultdict(list)
+    for body in program.bodies():
+        _collect(body, owner, defined_by, stores, calls)
     live: set = set()
     work: list = []
 
@@ -58,6 +75,10 @@ def remove_dead_code(program: Program) -> None:
                 for value in _control(statement):
                     need(value)
             region = region.parent
+        for call, place in calls.get(region, ()) if region is not None else ():
+            if call not in live:
+                live.add(call)
+                need_region(place)
 
     for buffer in program.outputs:
         for store, region in stores[buffer]:
@@ -75,14 +96,18 @@ def remove_dead_code(program: Program) -> None:
             need_region(next(iter(sub_regions(statement))))
             for value in _sources(statement, position):
                 need(value)
-    _sweep(program.root, live)
+    for body in program.bodies():
+        _sweep(body, live)
+    program.functions = [f for f in program.functions if any(call in live for call, _ in calls[f.body])]
     program.workspace = [b for b in program.workspace if stores[b] and any(s in live for s, _ in stores[b])]
 
 
-def _collect(region: Region, owner, defined_by, stores) -> None:
+def _collect(region: Region, owner, defined_by, stores, calls) -> None:
     for statement in region.statements:
         if isinstance(statement, Store):
             stores[statement.buffer].append((statement, region))
+        elif isinstance(statement, Call):
+            calls[statement.function.body].append((statement, region))
         elif isinstance(statement, (Loop, Branch)):
             for position, node in enumerate(statement.results):
                 defined_by[node] = (statement, position)
@@ -91,7 +116,7 @@ def _collect(region: Region, owner, defined_by, stores) -> None:
                     defined_by[node] = (statement, position)
             for inner in sub_regions(statement):
                 owner[inner] = statement
-                _collect(inner, owner, defined_by, stores)
+                _collect(inner, owner, defined_by, stores, calls)
 
 
 def _control(statement: Loop | Branch) -> list[Node]:
@@ -132,9 +157,10 @@ def share_reciprocals(program: Program) -> None:
     a * (1 / b) is within 1.5 units in the last place where a / b is within 0.5.
     """
     groups: dict[Node, list[Node]] = defaultdict(list)
-    for statement in walk(program.root):
+    for statement in program.statements():
         if isinstance(statement, Node) and statement.op == "div" and is_float(statement.dtype):
             groups[statement.args[1]].append(statement)
+    reciprocals: dict[Node, Node] = {}
     for denominator, divisions in groups.items():
         if denominator.op == "const":
             continue
@@ -142,12 +168,17 @@ def share_reciprocals(program: Program) -> None:
             continue
         one = Node("const", (), np.dtype(denominator.dtype).type(1), denominator.dtype, program.root)
         reciprocal = Node("div", (one, denominator), None, denominator.dtype, denominator.region)
-        _insert_after(denominator, reciprocal)
+        reciprocals[denominator] = reciprocal
         for division in divisions:
             numerator = division.args[0]
             division.op, division.args = "mul", (numerator, reciprocal)
             if numerator.op == "const" and numerator.attr == 1:
                 division.op, division.args = "same", (reciprocal,)
+    by_region: dict[Region, dict[Node, Node]] = defaultdict(dict)
+    for denominator, reciprocal in reciprocals.items():
+        by_region[denominator.region][denominator] = reciprocal
+    for region, new in by_region.items():
+        _insert_after(region, new)
 
 
 def _crosses_loop(outer: Region, inner: Region | None) -> bool:
@@ -158,13 +189,15 @@ def _crosses_loop(outer: Region, inner: Region | None) -> bool:
     return False
 
 
-def _insert_after(node: Node, new: Node) -> None:
-    statements = node.region.statements
-    for position, statement in enumerate(statements):
-        if statement is node or (isinstance(statement, (Loop, Branch)) and node in statement.results):
-            statements.insert(position + 1, new)
-            return
-    statements.insert(0, new)
+def _insert_after(region: Region, new: dict[Node, Node]) -> None:
+    """Put each new value behind the one it follows; loop variables come before all statements of their region."""
+    left = dict(new)
+    statements = []
+    for statement in region.statements:
+        statements.append(statement)
+        defined = statement.results if isinstance(statement, (Loop, Branch)) else [statement]
+        statements += [left.pop(node) for node in defined if node in left]
+    region.statements = [*left.values(), *statements]
 
 
 def remove_copies(program: Program) -> None:
@@ -175,7 +208,7 @@ def remove_copies(program: Program) -> None:
             node = node.args[0]
         return node
 
-    for statement in walk(program.root):
+    for statement in program.statements():
         if isinstance(statement, Node):
             if any(a.op == "same" for a in statement.args):
                 statement.args = tuple(source(a) for a in statement.args)
@@ -185,14 +218,14 @@ def remove_copies(program: Program) -> None:
             statement.inits = [source(n) for n in statement.inits]
             statement.nexts = [source(n) for n in statement.nexts]
             statement.test = statement.test and source(statement.test)
-        else:
+        elif isinstance(statement, Branch):
             statement.selector = source(statement.selector)
             statement.yields = [[source(n) for n in row] for row in statement.yields]
 
 
 def pair_sine_cosine(program: Program) -> None:
     """sin x and cos x of one region become the two halves of one sincos."""
-    for region in _regions(program.root):
+    for region in program.regions():
         halves: dict[Node, dict[str, Node]] = defaultdict(dict)
         for statement in region.statements:
             if isinstance(statement, Node) and statement.op in ("sin", "cos"):
@@ -215,17 +248,10 @@ def pair_sine_cosine(program: Program) -> None:
         region.statements = rewritten
 
 
-def _regions(region: Region):
-    yield region
-    for statement in region.statements:
-        for inner in sub_regions(statement):
-            yield from _regions(inner)
-
-
 def fuse_multiply_add(program: Program) -> None:
     """a * b + c in one rounding, where the product is needed for nothing else; attr = (negate product, negate c)."""
     uses: dict[Node, list] = defaultdict(list)
-    for statement in walk(program.root):
+    for statement in program.statements():
         for operand in operands(statement):
             uses[operand].append(statement)
 
@@ -233,7 +259,7 @@ def fuse_multiply_add(program: Program) -> None:
         users = uses[product]
         return product.op == "mul" and product.region is region and len(users) == 1
 
-    for region in _regions(program.root):
+    for region in program.regions():
         for node in region.statements:
             if not isinstance(node, Node) or node.op not in ("add", "sub") or not is_float(node.dtype):
                 continue
@@ -277,6 +303,9 @@ def _place(buffer: Buffer, taken: list[Buffer], lanes: int, varying: set[Buffer]
 def _live_spans(program: Program) -> dict[Buffer, tuple[int, int]]:
     """First and last position at which each workspace buffer is touched; a loop counts as a whole."""
     spans: dict[Buffer, tuple[int, int]] = {}
+    used_by_call = {}
+    for function in program.functions:
+        used_by_call[function] = _buffers_of(function.body, used_by_call)
     clock = 0
 
     def touch(buffer: Buffer, low: int, high: int) -> None:
@@ -295,6 +324,8 @@ def _live_spans(program: Program) -> dict[Buffer, tuple[int, int]]:
                 inside.add(statement.buffer)
             elif isinstance(statement, Node) and statement.op == "load":
                 inside.add(statement.attr.buffer)
+            elif isinstance(statement, Call):
+                inside = used_by_call[statement.function]
             for inner in sub_regions(statement):
                 inside |= visit(inner)
             for buffer in inside:
@@ -306,8 +337,27 @@ def _live_spans(program: Program) -> dict[Buffer, tuple[int, int]]:
     return spans
 
 
-def varying_parts(root: Region, nodes: set[Node], buffers: set[Buffer]) -> tuple[set[Node], set[Buffer]]:
-    """Which values and buffers differ between the elements of a batch, by iteration to a fixed point."""
+def _buffers_of(region: Region, used_by_call: dict[Function, set[Buffer]]) -> set[Buffer]:
+    """The buffers that a function reads or writes, itself or in functions it calls."""
+    used: set[Buffer] = set()
+    for statement in walk(region):
+        if isinstance(statement, Store):
+            used.add(statement.buffer)
+        elif isinstance(statement, Node) and statement.op == "load":
+            used.add(statement.attr.buffer)
+        elif isinstance(statement, Call):
+            used |= used_by_call[statement.function]
+    return used
+
+
+def varying_parts(
+    root: Region, nodes: set[Node], buffers: set[Buffer], functions: Sequence[Function] = ()
+) -> tuple[set[Node], set[Buffer], set[Function]]:
+    """Which values and buffers differ between the elements of a batch, by iteration to a fixed point.
+
+    Also which functions are called where elements take different ways.
+    """
+    masked: set[Function] = set()
 
     def visit(region: Region, divergent: bool) -> bool:
         changed = False
@@ -334,6 +384,9 @@ def varying_parts(root: Region, nodes: set[Node], buffers: set[Buffer]) -> tuple
                         mark(nodes, out)
                 for inner in sub_regions(s):
                     changed |= visit(inner, apart)
+            elif isinstance(s, Call):
+                if divergent:
+                    mark(masked, s.function)
             else:
                 apart = divergent or s.selector in nodes
                 for inner in s.regions:
@@ -343,9 +396,12 @@ def varying_parts(root: Region, nodes: set[Node], buffers: set[Buffer]) -> tuple
                         mark(nodes, out)
         return changed
 
-    while visit(root, False):
-        pass
-    return nodes, buffers
+    changed = True
+    while changed:
+        changed = visit(root, False)
+        for function in functions:
+            changed |= visit(function.body, function in masked)
+    return nodes, buffers, masked
 
 
 PASSES = {

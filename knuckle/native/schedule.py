@@ -5,61 +5,48 @@ JAX's order is breadth first (all elements of an array, then the next array), wh
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 
-from knuckle.native.ir import Node, Program, Region, Store, operands, sub_regions
+from knuckle.native.ir import Node, Program, Region, Store, operands
 
 SHORTEST = 200  # statements; shorter runs stay as they are
 
 
 def order_statements(program: Program) -> None:
     """Reorder each long run of values and stores between loops and branches."""
-    outside = _used_across_regions(program.root)
-    for region in _regions(program.root):
-        run: list = []
-        ordered: list = []
-        for statement in region.statements:
-            if isinstance(statement, (Node, Store)):
-                run.append(statement)
-                continue
-            ordered += _ordered(run, outside, region.statements)
-            ordered.append(statement)
-            run = []
-        region.statements = ordered + _ordered(run, outside, region.statements)
+    runs = [_runs(region) for region in program.regions()]
+    outside = _used_across_runs(itertools.chain.from_iterable(runs))
+    for region, parts in zip(program.regions(), runs, strict=True):
+        region.statements = list(itertools.chain.from_iterable(_ordered(run, outside) for run in parts))
 
 
-def _regions(region: Region):
-    yield region
-    for statement in region.statements:
-        for inner in sub_regions(statement):
-            yield from _regions(inner)
+def _runs(region: Region) -> list[list]:
+    """The statements of a region: values and stores in runs as long as can be, anything else alone."""
+    parts: list[list] = []
+    for plain, group in itertools.groupby(region.statements, lambda s: isinstance(s, (Node, Store))):
+        run = list(group)
+        parts += [run] if plain else [[statement] for statement in run]
+    return parts
 
 
-def _used_across_regions(root: Region) -> set[Node]:
-    """Values that loops and branches read, or that are read in another region than their own."""
+def _used_across_runs(runs: Iterable[list]) -> set[Node]:
+    """Values that loops and branches read, or that are read in another run than their own."""
     used: set[Node] = set()
-
-    def visit(region: Region) -> None:
-        for statement in region.statements:
-            if isinstance(statement, (Node, Store)):
-                used.update(n for n in operands(statement) if n.region is not region)
-            else:
-                used.update(operands(statement))
-                for inner in sub_regions(statement):
-                    visit(inner)
-
-    visit(root)
+    for run in runs:
+        own = {s for s in run if isinstance(s, Node)}
+        used.update(n for s in run for n in operands(s) if n not in own)
     return used
 
 
-def _ordered(run: list, outside: set[Node], everything: list) -> list:
+def _ordered(run: list, outside: set[Node]) -> list:
     if len(run) < SHORTEST or not _free_to_move(run):
         return run
     members = {s for s in run if isinstance(s, Node)}
-    later = _used_later(run, members, everything)
-    roots = [s for s in run if isinstance(s, Store) or s in outside or s in later]
+    roots = [s for s in run if isinstance(s, Store) or s in outside]
     return _by_cost(run, members, roots)
 
 
@@ -73,15 +60,6 @@ def _free_to_move(run: list) -> bool:
     moving = Counter(s.buffer for s in stored if s.index.op != "const")
     several = Counter(s.buffer for s in stored)
     return max(places.values(), default=1) == 1 and not any(several[buffer] > 1 for buffer in moving)
-
-
-def _used_later(run: list, members: set[Node], everything: list) -> set[Node]:
-    if len(run) == len(everything):
-        return set()
-    own = set(map(id, run))
-    return {
-        n for s in everything if id(s) not in own and isinstance(s, (Node, Store)) for n in operands(s) if n in members
-    }
 
 
 def _by_cost(run: list, members: set[Node], roots: list) -> list:

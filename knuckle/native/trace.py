@@ -9,6 +9,8 @@ from typing import Any
 from jax._src.interpreters import partial_eval
 from jax.extend import core
 
+from knuckle.native.outline import Outlining
+
 OPENED = {  # primitives that only wrap a jaxpr, and the parameter it is under
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -63,7 +65,7 @@ class Constant:
 
 @dataclass
 class Flat:
-    """A program without calls."""
+    """A program without calls, but for those in `outlined_call`."""
 
     inputs: list[Var]
     equations: list[Equation]
@@ -99,14 +101,20 @@ def without_dead_code(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def flatten(closed: core.ClosedJaxpr) -> Flat:
-    """Open all calls of a jaxpr into one list of equations over fresh variables."""
+    """Open the calls of a jaxpr into one list of equations over fresh variables, but for long repeated ones."""
     inputs = [Var(v.aval) for v in closed.jaxpr.invars]
     equations: list[Equation] = []
-    outputs = _inline(closed.jaxpr, closed.consts, inputs, equations)
+    outputs = _inline(closed.jaxpr, closed.consts, inputs, equations, Outlining(closed.jaxpr, called_jaxpr))
     return _drop_unused(Flat(inputs, equations, outputs))
 
 
-def _inline(jaxpr, consts, arguments, equations: list[Equation]) -> list:
+def called_jaxpr(equation) -> Any | None:
+    """The jaxpr that an equation only wraps."""
+    name = equation.primitive.name
+    return close(equation.params[OPENED[name]]).jaxpr if name in OPENED else None
+
+
+def _inline(jaxpr, consts, arguments, equations: list[Equation], outlining: Outlining) -> list:
     names: dict = dict(zip(jaxpr.constvars, [Constant(c) for c in consts], strict=True))
     names.update(zip(jaxpr.invars, arguments, strict=True))
 
@@ -118,9 +126,13 @@ def _inline(jaxpr, consts, arguments, equations: list[Equation]) -> list:
         name = equation.primitive.name
         if name in OPENED:
             inner = close(equation.params[OPENED[name]])
-            results = _inline(inner.jaxpr, inner.consts, inputs, equations)
+            if outlining.is_worth_it(inner.jaxpr):
+                results = [Var(v.aval) for v in equation.outvars]
+                equations.append(Equation("outlined_call", inputs, results, {"jaxpr": inner}, equation))
+            else:
+                results = _inline(inner.jaxpr, inner.consts, inputs, equations, outlining)
         elif name == "custom_linear_solve":
-            results = _inline_linear_solve(equation.params, inputs, equations)
+            results = _inline_linear_solve(equation.params, inputs, equations, outlining)
         else:
             results = [Var(v.aval) for v in equation.outvars]
             equations.append(Equation(name, inputs, results, equation.params, equation))
@@ -128,13 +140,13 @@ def _inline(jaxpr, consts, arguments, equations: list[Equation]) -> list:
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _inline_linear_solve(params, inputs, equations) -> list:
+def _inline_linear_solve(params, inputs, equations, outlining: Outlining) -> list:
     lengths, jaxprs = params["const_lengths"], params["jaxprs"]
     before = lengths.matvec + lengths.vecmat
     constants = inputs[before : before + lengths.solve]
     right_side = inputs[before + lengths.solve + lengths.transpose_solve :]
     solve = close(jaxprs.solve)
-    return _inline(solve.jaxpr, solve.consts, [*constants, *right_side], equations)
+    return _inline(solve.jaxpr, solve.consts, [*constants, *right_side], equations, outlining)
 
 
 def _drop_unused(flat: Flat) -> Flat:
