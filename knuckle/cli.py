@@ -84,6 +84,9 @@ def simulate(
     floating: Annotated[
         bool | None, typer.Option("--floating/--fixed", help="Free or fix the base; by default as in the file.")
     ] = None,
+    repair_inertia: Annotated[
+        bool, typer.Option("--repair-inertia", help="Mend inertia that no real body can have, and say where.")
+    ] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; by default runs/<robot>.")
     ] = None,
@@ -92,7 +95,7 @@ def simulate(
     with jax.enable_x64(True):
         try:
             steps = _steps(time, dt)
-            model = _load(robot, floating)
+            model = _load(robot, floating, repair_inertia)
             state = _start(model, q, qd, keyframe)
             held = _control(model, state, control)
             folder = _folder(folder or Path("runs") / Path(robot).stem)
@@ -138,20 +141,39 @@ def _steps(time: float, dt: float) -> int:
     return round(time / dt)
 
 
-def _load(robot: str, floating: bool | None) -> kn.Model:
+def _load(robot: str, floating: bool | None, repair_inertia: bool) -> kn.Model:
     """A built-in robot by name, else a file; what the reader mended or left out is shown."""
     from knuckle import robots
-    from knuckle.model.load import load
 
     built_in = robot in robots.names()
+    if not built_in and Path(robot).is_dir():
+        raise ValueError(f"{robot} is a folder; expected a URDF or MJCF file, or one of {', '.join(robots.names())}")
     if not built_in and not Path(robot).is_file():
         raise ValueError(f"no file and no built-in robot {robot!r}; built in are {', '.join(robots.names())}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = load(robots.path(robot) if built_in else Path(robot), floating=floating)
+        path = robots.path(robot) if built_in else Path(robot)
+        model = _read(path, floating, repair_inertia)
     for warning in caught:
         err.print(f"[yellow]warning:[/] {_plain(str(warning.message))}")
     return model
+
+
+def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:
+    from knuckle.model.load import load
+    from knuckle.model.report import LoadError
+
+    def loaded(repair_inertia: bool) -> kn.Model | LoadError:
+        try:
+            return load(path, floating=floating, repair_inertia=repair_inertia)
+        except LoadError as error:
+            return error
+
+    found = loaded(repair_inertia)
+    if isinstance(found, LoadError):
+        mendable = not repair_inertia and not isinstance(loaded(True), LoadError)
+        raise ValueError(f"{found}\nit loads with --repair-inertia") if mendable else found
+    return found
 
 
 def _numbers(text: str, option: str) -> np.ndarray:
@@ -182,6 +204,8 @@ def _control(model: kn.Model, state: kn.State, text: str) -> np.ndarray:
     if text == "hold":
         return _holding(model, state)
     values = _numbers(text, "--control")
+    if model.nu == 0:
+        raise ValueError(f"--control {text}: {model.name} has no actuators")
     if len(values) not in (1, model.nu):
         names = ", ".join(model.actuators.names) or "none"
         raise ValueError(
@@ -201,7 +225,10 @@ def _holding(model: kn.Model, state: kn.State) -> np.ndarray:
 
 
 def _folder(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out: cannot make the folder {folder} ({error.strerror})") from error
     return folder
 
 

@@ -105,8 +105,10 @@ def test_position_servos_hold_the_start(knuckle, tmp_path):
         (["--q=1,2", "--keyframe=raised"], "give one of them"),
         (["--keyframe=nowhere"], "there are raised, hanging"),
         (["arm", "--control=1,2"], "--control takes hold, 1 or 7 numbers"),
+        (["--control=1"], "--control 1: double_pendulum has no actuators"),
         (["broken.xml"], "cannot load broken.xml"),
-        (["--out=broken.xml"], "broken.xml"),
+        (["."], ". is a folder; expected a URDF or MJCF file"),
+        (["--out=broken.xml"], "--out: cannot make the folder broken.xml (File exists)"),
     ],
 )
 def test_bad_input_is_explained_without_a_traceback(knuckle, tmp_path, words, message):
@@ -115,6 +117,18 @@ def test_bad_input_is_explained_without_a_traceback(knuckle, tmp_path, words, me
     assert run.exit_code == 1 and isinstance(run.exception, SystemExit)
     assert message in run.stderr and "Traceback" not in run.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_impossible_inertia_is_mended_on_request(knuckle, tmp_path):
+    moments = '<inertia ixx="1" iyy="1" izz="3" ixy="0" ixz="0" iyz="0"/>'
+    (tmp_path / "arm.urdf").write_text(
+        f"""<robot name="arm"><link name="base"/><link name="rod"><inertial><mass value="2"/>{moments}</inertial></link>
+        <joint name="hinge" type="continuous"><parent link="base"/><child link="rod"/></joint></robot>"""
+    )
+    run = knuckle("simulate", "arm.urdf", "--time=0.01")
+    assert run.exit_code == 1 and "link 'rod'" in run.stderr and "it loads with --repair-inertia" in run.stderr
+    run = knuckle("simulate", "arm.urdf", "--time=0.01", "--repair-inertia")
+    assert run.exit_code == 0 and "link 'rod' (line 1): mended" in run.stderr
 
 
 def test_a_simulation_that_diverges_keeps_what_was_finite(knuckle, tmp_path):

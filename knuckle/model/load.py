@@ -98,10 +98,19 @@ def _warn(document: Document, omissions: Sequence[Omission]):
     """One warning for all that was mended or left out without stopping a strict load."""
     if not omissions:
         return
-    mended_first = sorted(omissions, key=lambda o: not o.reason.startswith("mended"))
-    mended = sum(o.reason.startswith("mended") for o in omissions)
+    groups: dict[str, list[Omission]] = {}
+    for omission in sorted(omissions, key=lambda o: not o.reason.startswith("mended")):
+        groups.setdefault(omission.reason, []).append(omission)
+    mended = sum(reason.startswith("mended") for reason in groups)
     shown = max(mended, LISTED_IN_WARNING)
-    listed = "".join(f"\n  {o}" for o in mended_first[:shown])
-    more = len(omissions) - shown
-    rest = f"\n  and {more} more: load with strict=False to get them all" if more > 0 else ""
+    listed = "".join(f"\n  {_together(group)}" for group in list(groups.values())[:shown])
+    more = sum(map(len, list(groups.values())[shown:]))
+    rest = f"\n  and {more} more: load with strict=False to get them all" if more else ""
     warnings.warn(f"{document.source}: mended or left out:{listed}{rest}", LoadWarning, stacklevel=3)
+
+
+def _together(group: Sequence[Omission]) -> str:
+    """Omissions for one reason in a line, by the first of them."""
+    first = str(Omission(group[0].element, "", group[0].line)).removesuffix(": ")
+    others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return f"{first}{others}: {group[0].reason}"

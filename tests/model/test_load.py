@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from knuckle.model.load import load
+from knuckle.model.load import LISTED_IN_WARNING, load
 from knuckle.model.model import Model
 from knuckle.model.report import LoadError, LoadWarning
 
@@ -75,12 +75,22 @@ def test_a_sound_file_loads_without_a_warning():
 
 
 def test_mended_links_are_named_in_a_warning():
-    text = URDF.format(INERTIA.format(3), "<gazebo/>" * 20)
+    text = URDF.format(INERTIA.format(3), "\n<gazebo/>" * 20)
     with pytest.raises(LoadError, match=r"link 'arm' \(line 3\): principal moments"):
         load(text)
     with pytest.warns(LoadWarning, match=r"link 'arm' \(line 3\): mended") as caught:
         load(text, repair_inertia=True)
-    assert len(caught) == 1 and "and 13 more" in str(caught[0].message)
+    assert len(caught) == 1 and "<gazebo> (line " in str(caught[0].message)
+
+
+def test_what_is_left_out_for_one_reason_stands_in_one_line():
+    text = SOUND.replace("</robot>", "\n<gazebo/>" * 20 + "</robot>")
+    meshes = "".join(f'<visual><geometry><mesh filename="{k}.stl"/></geometry></visual>' for k in range(10))
+    with pytest.warns(LoadWarning) as caught:
+        load(text.replace('<link name="base"/>', f'<link name="base">{meshes}</link>'))
+    lines = str(caught[0].message).splitlines()
+    assert len(lines) == 1 + LISTED_IN_WARNING + 1 and lines[-1].startswith("  and 3 more")
+    assert sum("and 19 more: left out" in line for line in lines) == 1
 
 
 def test_not_strict_returns_what_was_left_out():
