@@ -61,8 +61,8 @@ def passive_force(model: Model, q: Vec, qd: Vec) -> Vec:
 def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[Vec, Vec]:
     """How joint forces weaken with position and with velocity: springs, damping, servo gains, friction over speed.
 
-    Friction counts as the damping that gives the same force at this speed; servos at their force limit or
-    their joint's effort count nothing.
+    Friction counts as the damping that gives the same force at this speed; servos at their force limit or their joint's
+    effort count nothing, nor do gains that push away. A gain of zero, a motor's, has the slope of a servo's that pulls.
     """
     x = qd / model.friction_speed
     flat = jnp.abs(x) < 1e-4
@@ -79,8 +79,8 @@ def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[
         _to_joints(model, actuators.gear**2, jnp.where(able, -actuators.bias[:, k], jnp.zeros_like(force)))
         for k in (1, 2)
     )
-    at_limit, zero = jnp.abs(total) >= model.effort, jnp.zeros_like(total)
-    servo_stiffness, servo_damping = (jnp.where(at_limit, zero, jnp.maximum(x, zero)) for x in (position, velocity))
+    unable, zero = jnp.abs(total) >= model.effort, jnp.zeros_like(total)
+    servo_stiffness, servo_damping = (jnp.where(unable | (x < 0), zero, x) for x in (position, velocity))
     return stiffness + servo_stiffness, damping + servo_damping
 
 

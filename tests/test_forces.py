@@ -137,3 +137,19 @@ def test_implicit_acceleration_solves_the_linearly_implicit_equation():
         return after.qd, qd + dt * jnp.linalg.solve(crba(model, q) + dt * D + dt**2 * K, force)
 
     np.testing.assert_allclose(*both(jnp.asarray(state.q), jnp.asarray(state.qd)), rtol=1e-10, atol=1e-11)
+
+
+def test_a_motor_has_the_slope_of_a_servo_that_pulls():
+    """(g u - K (x + dt v) - D v) / (m + dt D + dt^2 K) by K = -g^2 bias_1 and D = -g^2 bias_2, where both are zero."""
+    mass, gear, dt, x, v, u = 2.0, 3.0, 0.1, 0.3, -0.7, 1.5
+    model = slider([kn.motor("rail", gear=gear)], mass=mass)
+
+    def acceleration(bias):
+        servo = eqx.tree_at(lambda m: m.actuators.bias, model, bias)
+        return Loads(jnp.array([u])).implicit_acceleration(servo, jnp.array([x]), jnp.array([v]), dt)[0][0]
+
+    slope = jax.grad(acceleration)(jnp.zeros((1, 3)))[0]
+    by_stiffness, by_damping = (-(x + dt * v) - gear * u * dt**2 / mass) / mass, (-v - gear * u * dt / mass) / mass
+    np.testing.assert_allclose(slope, [gear / mass, -(gear**2) * by_stiffness, -(gear**2) * by_damping], rtol=1e-12)
+    pushing = jnp.array([[0.0, 10.0, 10.0]])
+    np.testing.assert_allclose(acceleration(pushing), gear * (u + 10 * gear * (x + v)) / mass, rtol=1e-12)
