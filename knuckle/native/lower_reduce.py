@@ -77,7 +77,8 @@ def reduced(b: Lowering, op: str, x: Value, axes: tuple[int, ...], shape, dtype:
         return _reduce_memory(b, op, x, axes, shape, dtype)
     data = scalars(b, x).data
     kept = [a for a in range(data.ndim) if a not in axes]
-    rows = data.transpose([*kept, *axes]).reshape(*[data.shape[a] for a in kept], -1)
+    inner = math.prod(data.shape[a] for a in axes)
+    rows = data.transpose([*kept, *axes]).reshape(*(data.shape[a] for a in kept), inner)
     out = objects(shape)
     for place in np.ndindex(*shape):
         row = list(rows[place])
@@ -318,10 +319,10 @@ def _columns(
 
         for_loop(b, n, [], column, "kernel")
 
-    _blocks(b, m, 4, block)
+    blocks(b, m, 4, block)
 
 
-def _blocks(b: Lowering, count: int, size: int, block: Callable[[Node, int], None]) -> None:
+def blocks(b: Lowering, count: int, size: int, block: Callable[[Node, int], None]) -> None:
     groups, rest = divmod(count, size)
     if groups:
 
@@ -377,7 +378,7 @@ def _rows(b: Lowering, left: Memory, right: Memory, out: Memory, bases: list[Nod
             b.store(out.contents, at, total)
 
     def column(j: Node, _):
-        _blocks(b, m, block_size, lambda i0, rows: block(i0, rows, j))
+        blocks(b, m, block_size, lambda i0, rows: block(i0, rows, j))
         return []
 
     for_loop(b, n, [], column)
