@@ -14,7 +14,7 @@ from knuckle.native.llvm_ops import Lines, Operations, constant_text, memory_typ
 from knuckle.native.llvm_split import REGION_LIMIT, SLOT_BYTES, Weights, emit_pieces, get_slot, put_slot
 from knuckle.native.passes import ALIGNMENT, lay_out_workspace, varying_parts
 
-KERNEL_LANES = 8
+KERNEL_LANES = (8, 4)  # a kernel runs over as many turns at once as it can, then over fewer
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Emitter:
         self.functions: list[str] = []
         self.out = Lines()
         self.env: dict[Node, Operand] = {}
-        self.splats: dict[tuple[str, str], str] = {}
+        self.splats: dict[tuple[str, str, int], str] = {}
         self.pointers: dict = {}
         self.weights = Weights(lanes, self.varying_buffers)
         self.slot_top = self.slot_most = self.workspace_bytes + SLOT_BYTES * lanes * len(masked)
@@ -72,16 +72,17 @@ class Emitter:
         if operand.stride is None or self.lanes == 1:
             return operand.text
         if not operand.text.startswith("%"):
+            if operand.stride:
+                return _steps_text(int(operand.text), operand.stride, code, self.lanes)
             return splat_text(operand.text, code, self.lanes)
-        key = (operand.text, self.out.block)
+        key = (operand.text, self.out.block, self.lanes)
         if key not in self.splats:
             kind = type_text(code, self.lanes)
             single = self.out.let(f"insertelement {kind} poison, {type_text(code)} {operand.text}, i32 0")
             zeros = f"<{self.lanes} x i32> zeroinitializer"
             text = self.out.let(f"shufflevector {kind} {single}, {kind} poison, {zeros}")
             if operand.stride:
-                steps = ", ".join(f"{type_text(code)} {i * operand.stride}" for i in range(self.lanes))
-                text = self.out.let(f"add {kind} {text}, <{steps}>")
+                text = self.out.let(f"add {kind} {text}, {_steps_text(0, operand.stride, code, self.lanes)}")
             self.splats[key] = text
         return self.splats[key]
 
@@ -280,22 +281,25 @@ class Emitter:
     @staticmethod
     def vectorisable(loop: Loop) -> bool:
         assert loop.count is not None
-        return int(loop.count.attr) >= KERNEL_LANES and not any(
+        return int(loop.count.attr) >= KERNEL_LANES[-1] and not any(
             isinstance(s, (Branch, Call)) or (isinstance(s, Loop) and s.kind == "while") for s in walk(loop.body)
         )
 
     def emit_kernel(self, loop: Loop) -> None:
         """Turns of a kernel in groups of consecutive ones, then the rest one by one."""
         assert loop.count is not None and loop.counter is not None
-        count = int(loop.count.attr)
-        grouped = count - count % KERNEL_LANES
+        count, done = int(loop.count.attr), 0
         before = self.varying
-        self.lanes = KERNEL_LANES
         self.varying, *_ = varying_parts(loop.body, {loop.counter}, set())
-        self.emit_for(loop, 0, grouped, KERNEL_LANES)
+        for lanes in KERNEL_LANES:
+            grouped = (count - done) // lanes * lanes
+            if grouped:
+                self.lanes = lanes
+                self.emit_for(loop, done, done + grouped, lanes)
+                done += grouped
         self.lanes, self.varying = 1, before
-        if grouped < count:
-            self.emit_for(loop, grouped, count, 1)
+        if done < count:
+            self.emit_for(loop, done, count, 1)
 
     def emit_call(self, function: Function) -> None:
         if function in self.mask_slots:
@@ -324,7 +328,20 @@ class Emitter:
     def variable_operand(self, text: str, node: Node) -> Operand:
         return Operand(text, None if node in self.varying and self.lanes > 1 else 0)
 
+    def emit_once(self, loop: Loop, start: int, step: int) -> None:
+        """The only turn of a loop."""
+        assert loop.counter is not None
+        self.env[loop.counter] = Operand(str(start), 1 if step > 1 else 0)
+        for phi, init in zip(loop.phis, loop.inits, strict=True):
+            self.env[phi] = self.variable_operand(self.as_variable(init, phi), phi)
+        self.emit_region(loop.body, loop.nexts)
+        for result, after, phi in zip(loop.results, loop.nexts, loop.phis, strict=True):
+            self.env[result] = self.variable_operand(self.as_variable(after, phi), phi)
+
     def emit_for(self, loop: Loop, start: int, stop: int, step: int) -> None:
+        if stop - start == step:
+            self.emit_once(loop, start, step)
+            return
         out, head, end = self.out, self.out.fresh("loop"), self.out.fresh("end")
         inits = [self.as_variable(n, phi) for n, phi in zip(loop.inits, loop.phis, strict=True)]
         before = out.block
@@ -552,6 +569,11 @@ end:
   ret void
 }}"""
         )
+
+
+def _steps_text(start: int, step: int, code: str, lanes: int) -> str:
+    """The vector start, start + step, ..."""
+    return f"<{', '.join(f'{type_text(code)} {start + i * step}' for i in range(lanes))}>"
 
 
 def _used_by(region: Region, also: list[Node]) -> list[Node]:

@@ -93,19 +93,6 @@ def lu_loop(params, a):
     return lax.fori_loop(0, min(m, n), eliminate, start)
 
 
-@derived("lu_pivots_to_permutation")
-def pivots_to_permutation_loop(params, pivots):
-    size = params["permutation_size"]
-    if pivots.ndim > 1:
-        return jax.vmap(lambda one: pivots_to_permutation_loop(params, one))(pivots)
-
-    def swap(k, order):
-        there = pivots[k]
-        return order.at[k].set(order[there]).at[there].set(order[k])
-
-    return lax.fori_loop(0, pivots.shape[0], swap, jnp.arange(size, dtype=jnp.int32))
-
-
 JACOBI_SWEEPS = 12  # double precision is reached in 6 to 10 for n up to 100
 
 
@@ -233,7 +220,7 @@ def erf_inv_newton(params, y):
 
 @derived("lgamma")
 def lgamma_lanczos(params, x):
-    """Lanczos' approximation with g = 7, n = 9, reflected below one half."""
+    """Lanczos' approximation with g = 7, n = 9, reflected below one half; infinite at the poles and at infinity."""
     coefficients = [
         676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059, 12.507343278686905,
         -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7,
@@ -243,10 +230,12 @@ def lgamma_lanczos(params, x):
     series = jnp.full_like(x, 0.99999999999980993)
     for i, c in enumerate(coefficients):
         series = series + c / (z + (i + 1))
-    t = z + 7.5
-    value = 0.5 * np.log(2 * np.pi) + (z + 0.5) * jnp.log(t) - t + jnp.log(series)
-    mirrored = jnp.log(jnp.abs(np.pi / jnp.sin(np.pi * x))) - value
-    return jnp.where(reflected, mirrored, value)
+    log_t = np.log(7.5) + jnp.log1p(z / 7.5)
+    value = 0.5 * np.log(2 * np.pi) + (z + 0.5 - (z + 7.5) / log_t) * log_t + jnp.log(series)
+    beyond = jnp.abs(x) - jnp.floor(jnp.abs(x))  # |sin pi x| from the distance to the nearest integer
+    sine = jnp.sin(np.pi * jnp.where(beyond > 0.5, 1 - beyond, beyond))
+    mirrored = jnp.where(sine == 0, jnp.inf, np.log(np.pi) - jnp.log(sine) - value)
+    return jnp.where(jnp.isinf(x), jnp.inf, jnp.where(reflected, mirrored, value)).astype(x.dtype)
 
 
 @derived("cumlogsumexp")

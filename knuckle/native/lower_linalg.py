@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from knuckle.native.ir import Node, code_of
 from knuckle.native.lower import Lowering, rule
+from knuckle.native.lower_dense import (
+    cholesky_in_memory,
+    lu_in_memory,
+    permutation_in_memory,
+    solve_in_memory,
+    transposed,
+)
 from knuckle.native.lower_derived import lower_derived
+from knuckle.native.lower_elementwise import result
 from knuckle.native.lower_reduce import sum_of_terms
-from knuckle.native.values import Nodes, Scalars, Value, objects, scalars
+from knuckle.native.values import Memory, Nodes, Scalars, Value, memory, objects, scalars
 
-UNROLLED_SIZE = 24  # rows; larger matrices use loops
+UNROLLED_CHOLESKY = 24  # rows; larger matrices use loops
+UNROLLED_LU = 8
+UNROLLED_SOLVE = 4000  # products of a triangular solve
+STEPS_LIMIT = 64  # rows; larger matrices use loops over the steps too
 
 
 def _dot(b: Lowering, x, y, dtype: str) -> Node:
@@ -49,8 +61,10 @@ def _cholesky(b: Lowering, equation, x: Value):
     if equation.params.get("symmetrize_input"):
         half = b.constant(0.5, x.dtype)
         x = per_matrix(b, x, lambda a: _symmetric(b, a, half))
-    if x.shape[-1] > UNROLLED_SIZE:
+    if x.shape[-1] > STEPS_LIMIT:
         return lower_derived(b, "cholesky", equation, x)
+    if x.shape[-1] > UNROLLED_CHOLESKY and x.shape[0]:
+        return cholesky_in_memory(b, x)
     return per_matrix(b, x, lambda a: cholesky_factor(b, a, x.dtype))
 
 
@@ -76,8 +90,10 @@ def substitute(b: Lowering, a: Nodes, rhs: Nodes, lower: bool, unit: bool, dtype
 @rule("triangular_solve")
 def _triangular_solve(b: Lowering, equation, a: Value, rhs: Value):
     p = equation.params
-    if a.shape[-1] > UNROLLED_SIZE:
+    if a.shape[-1] > STEPS_LIMIT:
         return lower_derived(b, "triangular_solve", equation, a, rhs)
+    if math.prod(rhs.shape) * a.shape[-1] > UNROLLED_SOLVE:
+        return _solve_by_rows(b, p, memory(b, a), rhs)
     matrix, right = scalars(b, a).data, scalars(b, rhs).data
     out = objects(right.shape)
     for place in np.ndindex(*matrix.shape[:-2]):
@@ -92,12 +108,24 @@ def _triangular_solve(b: Lowering, equation, a: Value, rhs: Value):
     return Scalars(out, a.dtype)
 
 
+def _solve_by_rows(b: Lowering, params, a: Memory, rhs: Value) -> Value:
+    lower = params["lower"]
+    if not params["left_side"]:
+        rhs = transposed(rhs)
+    if params["transpose_a"] == params["left_side"]:
+        a, lower = transposed(a), not lower
+    x = solve_in_memory(b, a, rhs, lower, params["unit_diagonal"])
+    return x if params["left_side"] else transposed(x)
+
+
 @rule("lu")
 def _lu(b: Lowering, equation, x: Value):
     """LU with partial pivoting (Golub and Van Loan, 3.4.1): factors, pivots, permutation."""
     m, n = x.shape[-2:]
-    if max(m, n) > UNROLLED_SIZE // 2:
+    if max(m, n) > STEPS_LIMIT:
         return lower_derived(b, "lu", equation, x)
+    if max(m, n) > UNROLLED_LU and min(m, n):
+        return lu_in_memory(b, x)
     data = scalars(b, x).data
     factors, pivots, orders = [], [], []
     for place in np.ndindex(*data.shape[:-2]):
@@ -157,4 +185,5 @@ def _iterative(b: Lowering, equation, *values: Value):
 
 @rule("lu_pivots_to_permutation")
 def _pivots_to_permutation(b: Lowering, equation, pivots: Value):
-    return lower_derived(b, "lu_pivots_to_permutation", equation, pivots)
+    shape, dtype = result(equation)
+    return permutation_in_memory(b, pivots, shape, dtype)
