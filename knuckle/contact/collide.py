@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -20,6 +21,10 @@ from knuckle.kinematics import Poses, poses
 from knuckle.model.geometry import Geometry
 from knuckle.model.model import Model
 from knuckle.tree import rows
+
+LONG_TESTS = {("box", "box"), ("polygon", "polygon"), ("capsule", "polygon"), ("sphere", "polygon"), ("mesh", "plane")}
+MOST_TOGETHER = 2  # pairs for one of these; more are a loop, so that it is compiled once
+MOST_POINTS = {"sphere": 1, "ellipsoid": 1, "capsule": 2}
 
 
 class Contacts(eqx.Module):
@@ -103,32 +108,51 @@ def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Pos
 
 
 def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> Contacts:
-    touch = _touch_group(geometry, group, placed, used)
-    pairs, count = touch.gap.shape
-    normal = touch.normal
+    touch, counts = _touch_group(geometry, group, placed, used)
+    width = touch.gap.shape[1]
+    kept = np.concatenate([width * pair + np.arange(count) for pair, count in enumerate(counts)])
+    gap, point, normal = (rows(x.reshape(-1, *x.shape[2:]), kept) for x in touch)
     if any(group.swapped):
-        flip = jnp.asarray(np.where(group.swapped, -1.0, 1.0), normal.dtype)
-        normal = normal * flip[:, None, None]
+        flip = jnp.asarray(np.where(np.repeat(group.swapped, counts), -1.0, 1.0), normal.dtype)
+        normal = normal * flip[:, None]
     sliding = jnp.asarray(geometry.friction)[:, 0]
-    friction = jnp.maximum(rows(sliding, np.array(group.a)), rows(sliding, np.array(group.b)))
+    friction = jnp.maximum(*(rows(sliding, np.repeat(shapes, counts)) for shapes in (group.a, group.b)))
     sides = [(b, a) if swap else (a, b) for a, b, swap in zip(group.a, group.b, group.swapped, strict=True)]
-    names = (f"{shape_name(geometry, a)}|{shape_name(geometry, b)}#{k}" for a, b in sides for k in range(count))
+    slots = [(*side, k) for side, count in zip(sides, counts, strict=True) for k in range(count)]
     return Contacts(
-        gap=touch.gap.reshape(-1),
-        point=touch.point.reshape(-1, 3),
-        normal=normal.reshape(-1, 3),
-        friction=jnp.broadcast_to(friction[:, None], (pairs, count)).reshape(-1),
-        link_a=tuple(geometry.link[a] for a, _ in sides for _ in range(count)),
-        link_b=tuple(geometry.link[b] for _, b in sides for _ in range(count)),
-        names=tuple(names),
+        gap=gap,
+        point=point,
+        normal=normal,
+        friction=friction,
+        link_a=tuple(geometry.link[a] for a, _, _ in slots),
+        link_b=tuple(geometry.link[b] for _, b, _ in slots),
+        names=tuple(f"{shape_name(geometry, a)}|{shape_name(geometry, b)}#{k}" for a, b, k in slots),
     )
 
 
-def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> Touch:
+def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> tuple[Touch, list[int]]:
+    """Contacts of all pairs, and how many of the slots each pair has use for."""
     sides = [(shapes, rows(placed, np.searchsorted(used, shapes))) for shapes in (group.a, group.b)]
     if isinstance(group.test, str):
-        return convex_convex(*(convex_shapes(geometry, *side) for side in sides))
-    return TESTS[group.test](*(_placed(geometry, *side) for side in sides))
+        counts = [_most_points(geometry, a, b) for a, b in zip(group.a, group.b, strict=True)]
+        pairs = tuple(convex_shapes(geometry, *side) for side in sides)
+        return jax.lax.map(lambda pair: convex_convex(pair[0], pair[1], max(counts)), pairs), counts
+    pairs = tuple(_placed(geometry, *side) for side in sides)
+    test = TESTS[group.test]
+    if group.test in LONG_TESTS and len(group.a) > MOST_TOGETHER:
+        touch = jax.lax.map(lambda pair: _only(test(*jax.tree.map(lambda x: x[None], pair))), pairs)
+    else:
+        touch = test(*pairs)
+    return touch, [touch.gap.shape[1]] * len(group.a)
+
+
+def _most_points(geometry: Geometry, a: int, b: int) -> int:
+    """How many contacts convex shapes can have: one on a curved surface, two along a capsule, else four."""
+    return min(MOST_POINTS.get(geometry.kind[shape], 4) for shape in (a, b))
+
+
+def _only(touch: Touch) -> Touch:
+    return Touch(*(x[0] for x in touch))
 
 
 def _placed(geometry: Geometry, shapes: list[int], at: Poses) -> Placed:

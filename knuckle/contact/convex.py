@@ -1,10 +1,8 @@
-"""Any two convex shapes: one contact point, at the direction that separates them most.
+"""Any two convex shapes: the contact at the direction that separates them most.
 
-The signed distance is the largest, over unit vectors n, of how far a plane across n separates the shapes. Apart, GJK
-finds it. Overlapping, shape a is moved out along the best n known and GJK tells how to turn n; the separation grows
-each time (the convex-concave procedure), so this finds a local optimum from the best of many directions. Either way the
-corners and edges that meet are known then, and n solves smooth equations for them, which Newton's method polishes; its
-last step is the only part with a derivative, which makes that the derivative of the solution (implicit functions).
+A search (separation.py) gives this direction n and the corners and edges that meet. n solves smooth equations for
+them, which Newton's method polishes; its last step is the only part with a derivative, which makes that the derivative
+of the solution (implicit functions).
 """
 
 from __future__ import annotations
@@ -13,17 +11,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from knuckle import spatial
-from knuckle.contact.gjk import Simplex, gjk
+from knuckle.contact.gjk import Simplex
+from knuckle.contact.patch import patch
+from knuckle.contact.separation import separating_direction, separation, tolerance
 from knuckle.contact.support import Convex
 from knuckle.contact.touch import Touch, constant, sign
 from knuckle.model.joints import plane_axes
 
-DIRECTIONS = 128  # tried as a start where shapes overlap, beside the axes of both
-MOST_MOVES = 16
 NEWTON_STEPS = 6
 LONGEST_STEP = 0.3  # [rad]
 PREFERENCE = (1, 1, 2, 1, 0, 2, 2, 3, 4, 4, 6)  # among what separates equally, more edges; the held normal last
@@ -55,90 +52,21 @@ class Features(NamedTuple):
     turns: Bool[Array, ""]
 
 
-def convex_convex(a: Convex, b: Convex) -> Touch:
-    """One point; takes any convex shapes, a row of each per pair."""
-    gap, point, normal = jax.vmap(_touch)(a, b)
-    return Touch(gap[:, None], point[:, None], normal[:, None])
+def convex_convex(a: Convex, b: Convex, slots: int) -> Touch:
+    """Contacts of two convex shapes: the nearest points, or `slots` (1, 2 or 4) that span where flat parts meet."""
+    witness = nearest(a, b)
+    return Touch(*(x[None] for x in witness)) if slots == 1 else patch(a, b, witness, slots)
 
 
-def _touch(a: Convex, b: Convex) -> tuple[Scalar, Vec3, Vec3]:
+def nearest(a: Convex, b: Convex) -> tuple[Scalar, Vec3, Vec3]:
+    """Signed distance, the point midway between the surfaces, and the normal."""
     still_a, still_b = jax.lax.stop_gradient((a, b))
-    direction, simplex = _search(still_a, still_b)
+    direction, _, simplex = separating_direction(still_a, still_b)
     n, meeting = _polish(still_a, still_b, direction, simplex)
     features = _features(a, b, meeting)
     step = _newton(a, b, features, n)
     n = n + (step - jax.lax.stop_gradient(step))
     return _witness(a, b, features, n)
-
-
-def _tolerance(like: Array) -> float:
-    return 1e-11 if like.dtype == jnp.float64 else 1e-5
-
-
-def separation(a: Convex, b: Convex, n: Vec3) -> Scalar:
-    """How far a plane across n separates the shapes without their balls, a on the side of n [m]."""
-    return spatial.dot(n, a.furthest(-n)[0] - b.furthest(n)[0])
-
-
-# Search: the direction and the features, without derivative
-
-
-class _Search(NamedTuple):
-    n: Vec3
-    gap: Scalar
-    simplex: Simplex
-    done: Bool[Array, ""]
-    count: Array
-
-
-def _search(a: Convex, b: Convex) -> tuple[Vec3, Simplex]:
-    """The separating direction to about the tolerance of GJK, and the last simplex."""
-    directions = _directions(a, b)
-    gaps = jax.vmap(lambda n: separation(a, b, n))(directions)
-    best = directions[jnp.argmax(gaps)]
-    clearance = 0.01 * (a.extent + b.extent)
-
-    def advance(old: _Search) -> _Search:
-        first = old.count == 0
-        length = clearance - 1.1 * jnp.minimum(old.gap, 0)
-        found = gjk(a, b, jnp.where(first, jnp.zeros_like(length), length) * old.n, old.n, _tolerance(old.n))
-        n = spatial.normalize(found.nearest)
-        gap = separation(a, b, n)
-        apart = ~found.overlap & (gap > 0)
-        better = ~found.overlap & (gap >= old.gap - _tolerance(n) * clearance)
-        keep = ~jnp.where(first, apart, better)
-        settled = spatial.dot(n - old.n, n - old.n) < _tolerance(n) ** 2
-        new = _Search(n, gap, found, apart & first | settled, old.count)
-        moved = jax.tree.map(lambda x, y: jnp.where(keep, x, y), old, new)
-        return moved._replace(done=moved.done | (keep & ~first), count=old.count + 1)
-
-    start = _Search(best, jnp.max(gaps), _no_simplex(a, b, best), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-    end = jax.lax.while_loop(lambda s: ~s.done & (s.count < MOST_MOVES), advance, start)
-    return end.n, end.simplex
-
-
-def _no_simplex(a: Convex, b: Convex, n: Vec3) -> Simplex:
-    """The corners that lie furthest along n, for want of better."""
-    (p_a, label_a), (p_b, label_b) = a.furthest(-n), b.furthest(n)
-    weights = constant([1.0, 0.0, 0.0, 0.0], n, (4,))
-    return Simplex(jnp.tile(p_a - p_b, (4, 1)), jnp.tile(label_a, 4), jnp.tile(label_b, 4), weights, n, n[0] != n[0])
-
-
-def _fibonacci_sphere(count: int) -> np.ndarray:
-    k = np.arange(count) + 0.5
-    z, angle = 1 - 2 * k / count, np.pi * (1 + 5**0.5) * k
-    across = np.sqrt(1 - z**2)
-    return np.stack([across * np.cos(angle), across * np.sin(angle), z], axis=1)
-
-
-_SPREAD = _fibonacci_sphere(DIRECTIONS)
-
-
-def _directions(a: Convex, b: Convex) -> Float[Array, "direction 3"]:
-    """Directions all round, fixed in b, and both ways along the axes of both shapes."""
-    R_a, R_b = a.rotation, b.rotation
-    spread = spatial.compose(constant(_SPREAD, R_b, _SPREAD.shape), R_b.T)
-    return jnp.concatenate([R_a.T, -R_a.T, R_b.T, -R_b.T, spread])
 
 
 # Features
@@ -197,17 +125,13 @@ def _with_furthest(a: Convex, b: Convex, meeting: Meeting, n: Vec3) -> Meeting:
 
 def _polish(a: Convex, b: Convex, n: Vec3, simplex: Simplex) -> tuple[Vec3, Meeting]:
     """Newton's method for all that may meet; the direction that separates most, and what meets there."""
-    solve = jax.vmap(lambda meeting: _solve(a, b, meeting, n))
     plain = _meetings(a, b, simplex, n)
-    plain_n, plain_gap = solve(plain)
     add_edge = jax.vmap(lambda meeting: _with_furthest(a, b, meeting, n))
     more = add_edge(jax.tree.map(lambda x: x[1:4], plain))
     most = add_edge(jax.tree.map(lambda x: x[2:], more))
-    more = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), more, most)
-    more_n, more_gap = solve(more)
-    meetings = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), more, plain)
-    ends, gaps = jnp.concatenate([more_n, plain_n]), jnp.concatenate([more_gap, plain_gap])
-    unit = 0.1 * _tolerance(n) if n.dtype == jnp.float32 else 10 * _tolerance(n)
+    meetings = jax.tree.map(lambda *parts: jnp.concatenate(parts), more, most, plain)
+    ends, gaps = jax.lax.map(lambda meeting: _solve(a, b, meeting, n), meetings)
+    unit = 0.1 * tolerance(n) if n.dtype == jnp.float32 else 10 * tolerance(n)
     preference = unit * (a.extent + b.extent) * constant(PREFERENCE, gaps, gaps.shape)
     choice = jnp.argmax(gaps - preference)
     return ends[choice], jax.tree.map(lambda x: x[choice], meetings)
@@ -220,7 +144,7 @@ def _solve(a: Convex, b: Convex, meeting: Meeting, n: Vec3) -> tuple[Vec3, Scala
     gap, move = separation(a, b, end), _newton(a, b, features, end) - end
     met = spatial.dot(end, features.corner_a + a.smooth(-end)[0] - features.corner_b - b.smooth(end)[0])
     scale = a.extent + b.extent
-    solved = (spatial.dot(move, move) < SETTLED**2) & (met - gap < 1e3 * _tolerance(n) * scale)
+    solved = (spatial.dot(move, move) < SETTLED**2) & (met - gap < 1e3 * tolerance(n) * scale)
     usable = _usable(features) & (a.is_disc | ~meeting.cap_a) & (b.is_disc | ~meeting.cap_b)
     return end, jnp.where(usable, jnp.where(solved, gap, gap - 0.1 * scale), jnp.full_like(gap, -jnp.inf))
 

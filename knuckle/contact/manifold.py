@@ -13,10 +13,11 @@ SLOPE = 0.2  # a point may lie this much higher per distance that it stands furt
 NARROW = 1e-3  # a point that widens the contact by less than this share of its length adds nothing
 
 
-def spread(touch: Touch) -> Touch:
+def spread(touch: Touch, extent: Float[Array, ""] | None = None) -> Touch:
     """At most four contacts per pair: the deepest, and those that span the most, less their height over SLOPE.
 
-    Slots for which no further point is worth taking are inactive. The choice has no derivative.
+    Slots for which no further point is worth taking are inactive: where it adds less than a share NARROW of the
+    contact's length, or of `extent` where that is given. The choice has no derivative.
     """
     gap, point, normal = (jax.lax.stop_gradient(x) for x in touch)
     first = jnp.argmin(gap, axis=1)
@@ -29,7 +30,7 @@ def spread(touch: Touch) -> Touch:
     across = spatial.dot(arm, spatial.cross(pick(normal, first), along)[:, None])
     third, width = _highest(jnp.abs(across) - height)
     fourth, other_width = _highest(-across * sign(pick(across, third))[:, None] - height)
-    least = NARROW * jnp.max(reach, axis=1)
+    least = NARROW * (jnp.max(reach, axis=1) if extent is None else jnp.broadcast_to(extent, length.shape))
     empty = jnp.stack([length <= least, width <= least, other_width <= least], axis=1)
     others = jnp.where(empty, first[:, None], jnp.stack([second, third, fourth], axis=1))
     chosen = pick_all(touch, jnp.concatenate([first[:, None], others], axis=1))

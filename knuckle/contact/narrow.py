@@ -33,6 +33,7 @@ TESTS: dict[Kinds, Test] = {
     ("points", "capsule"): shapes_round.as_balls(shapes_round.sphere_capsule),
     ("points", "box"): shapes_round.as_balls(shapes_round.sphere_box),
     ("points", "cylinder"): shapes_round.as_balls(shapes_round.sphere_cylinder),
+    ("points", "polygon"): shapes_round.as_balls(shapes_polygon.sphere_polygon),
 }
 CONVEX: tuple[ShapeKind, ...] = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 PAIRS_OF_CONVEX = {(a, b) for number, a in enumerate(CONVEX) for b in CONVEX[number:]} - set(TESTS)

@@ -13,6 +13,7 @@ import knuckle as kn
 from knuckle.contact import Pair
 from knuckle.contact.narrow import kinds_of
 from knuckle.model.geometry import Mesh, Shape
+from knuckle.model.inertia import rotation_matrix
 
 SOLIDS = ("sphere", "capsule", "box", "cylinder", "ellipsoid", "mesh")
 SIZES = {
@@ -126,3 +127,72 @@ def mujoco_distance(scene: mujoco.MjModel, q: np.ndarray, pair: str) -> tuple[fl
 def flat(contacts) -> jnp.ndarray:
     """All numbers of contacts in rows: gap, point, normal, friction."""
     return jnp.concatenate([contacts.gap[:, None], contacts.point, contacts.normal, contacts.friction[:, None]], axis=1)
+
+
+# A reference without features: signed distance is the most that a plane separates two shapes by
+
+DIRECTIONS = 4000
+
+
+class Solid:
+    """A convex shape of a model at coordinates q by its support function, in NumPy."""
+
+    def __init__(self, model: kn.Model, q: np.ndarray, name: str):
+        geometry = model.geometry
+        shape = geometry.names.index(name)
+        self.kind, self.size, link = geometry.kind[shape], np.asarray(geometry.size[shape]), geometry.link[shape]
+        self.rotation = rotation_matrix(unit(np.asarray(geometry.rotation[shape])))
+        self.position = np.asarray(geometry.position[shape])
+        if link >= 0:
+            body = q[7 * link : 7 * link + 7]
+            carrier = rotation_matrix(unit(body[3:]))
+            self.rotation, self.position = carrier @ self.rotation, body[:3] + carrier @ self.position
+        mesh = geometry.mesh[shape]
+        self.vertices = np.zeros((0, 3)) if mesh is None else mesh.vertices * self.size
+
+    def reach(self, directions: np.ndarray) -> np.ndarray:
+        """How far the shape reaches along each unit vector, from the world's origin."""
+        n = directions @ self.rotation
+        r, h = self.size[0], self.size[1]
+        sideways, along = np.hypot(n[:, 0], n[:, 1]), np.abs(n[:, 2])
+        own = {
+            "sphere": lambda: r + 0 * along,
+            "capsule": lambda: r + h * along,
+            "cylinder": lambda: r * sideways + h * along,
+            "box": lambda: np.abs(n) @ self.size,
+            "ellipsoid": lambda: np.linalg.norm(n * self.size, axis=1),
+            "mesh": lambda: (n @ self.vertices.T).max(axis=1),
+            "plane": lambda: np.where(np.abs(n[:, 2] - 1) < 1e-12, 0.0, np.inf),
+        }
+        return directions @ self.position + own[self.kind]()
+
+
+def separation(a: Solid, b: Solid, directions: np.ndarray) -> np.ndarray:
+    """How far planes across unit vectors, from b towards a, separate two solids [m]."""
+    return -a.reach(-directions) - b.reach(directions)
+
+
+def spread_directions(count: int) -> np.ndarray:
+    k = np.arange(count) + 0.5
+    z, angle = 1 - 2 * k / count, np.pi * (1 + 5**0.5) * k
+    across = np.sqrt(1 - z**2)
+    return np.stack([across * np.cos(angle), across * np.sin(angle), z], axis=1)
+
+
+def most_separation(a: Solid, b: Solid, hint: np.ndarray) -> float:
+    """The signed distance by trying a direction and many more, and turning the best at random by less and less."""
+    rng = np.random.default_rng(0)
+    everywhere = np.concatenate([spread_directions(DIRECTIONS), hint[None]])
+    gaps = separation(a, b, everywhere)
+    tops = np.argsort(-gaps)[[0, 1, 2, 4, 8]]
+    best, value, width = everywhere[tops], gaps[tops], np.full(len(tops), 0.03)
+    for _ in range(50):
+        tries = best[:, None] + width[:, None, None] * rng.normal(size=(len(tops), 40, 3))
+        tries /= np.linalg.norm(tries, axis=2, keepdims=True)
+        found = separation(a, b, tries.reshape(-1, 3)).reshape(len(tops), -1)
+        which = found.argmax(axis=1)
+        top = found[np.arange(len(tops)), which]
+        better = top > value
+        best = np.where(better[:, None], tries[np.arange(len(tops)), which], best)
+        value, width = np.where(better, top, value), np.where(better, width, 0.6 * width)
+    return float(value.max())

@@ -1,11 +1,14 @@
 """Which shapes are tested against each other, and what is refused by name."""
 
+from itertools import combinations_with_replacement
+
+import jax
 import numpy as np
 import pytest
 
 import knuckle as kn
 from knuckle.contact import Pair, collide, contact_pairs
-from knuckle.model.geometry import Shape
+from knuckle.model.geometry import Mesh, Shape
 
 BALL = {"mass": 1.0, "shapes": kn.shapes.sphere(0.1)}
 
@@ -88,6 +91,51 @@ def test_zero_size_is_refused(kind):
     count = {"sphere": 1, "capsule": 2, "cylinder": 2, "polygon": 2}.get(kind, 3)
     with pytest.raises(ValueError, match=f"shape 'tiny': a {kind} takes {count} positive sizes"):
         Shape(kind, (0.0,) * count, name="tiny")
+
+
+@pytest.mark.parametrize("kind", ["sphere", "capsule", "box", "cylinder", "ellipsoid", "polygon", "points"])
+def test_negative_size_is_refused(kind):
+    count = {"sphere": 1, "capsule": 2, "cylinder": 2, "polygon": 2}.get(kind, 3)
+    with pytest.raises(ValueError, match="shape 'odd': sizes must be positive"):
+        Shape(kind, (0.1,) * (count - 1) + (-0.1,), name="odd")
+
+
+SOLIDS = ("sphere", "capsule", "box", "cylinder", "ellipsoid", "mesh", "plane")
+REFUSED = {("plane", "plane"), ("mesh", "points"), ("ellipsoid", "points"), ("points", "points")}
+REFUSED |= {(kind, "polygon") for kind in ("box", "cylinder", "ellipsoid", "mesh")}
+
+
+@pytest.mark.parametrize(("first", "second"), list(combinations_with_replacement((*SOLIDS, "polygon", "points"), 2)))
+def test_every_pair_of_kinds_has_a_test_or_is_refused_by_name(first, second):
+    shapes = [_shape(kind, name) for kind, name in ((first, "one"), (second, "two"))]
+    model = kn.build([kn.Link(s.name, joints=kn.free(), mass=1.0, inertia=(1, 1, 1), shapes=s) for s in shapes])
+    if tuple(sorted((first, second))) in REFUSED:
+        with pytest.raises(ValueError, match=f"'one' and 'two': no test for {first} against {second}"):
+            contact_pairs(model)
+    else:
+        pairs = contact_pairs(model)
+        contacts = jax.eval_shape(lambda: collide(model, model.reference, pairs))
+        assert len(contacts) == contacts.gap.shape[0] > 0
+
+
+def _shape(kind: str, name: str) -> Shape:
+    if kind == "polygon":
+        return kn.shapes.polygon([(0, 0), (1, 0), (0, 1)], name=name)
+    if kind == "points":
+        return kn.shapes.points([(0, 0, 0), (1, 0, 0)], name=name)
+    count = {"sphere": 1, "capsule": 2, "cylinder": 2, "plane": 0}.get(kind, 3)
+    mesh = Mesh(np.eye(4, 3), np.zeros((0, 3))) if kind == "mesh" else None
+    return Shape(kind, (0.1,) * count, mesh=mesh, name=name)  # type: ignore[arg-type]
+
+
+def test_shapes_that_stand_still_are_not_tested_against_each_other():
+    world = [kn.shapes.plane(), kn.shapes.plane(), kn.shapes.box(1, 1, 1), kn.shapes.capsule(0.1, 1)]
+    model = kn.build([kn.Link("ball", joints=kn.free(), **BALL)], world_shapes=world)
+    pairs = contact_pairs(model)
+    assert {frozenset((model.geometry.kind[p.a], model.geometry.kind[p.b])) for p in pairs} == {
+        frozenset(("sphere", other)) for other in ("plane", "box", "capsule")
+    }
+    assert len(pairs) == 4
 
 
 def test_a_mesh_without_vertices_is_refused_where_it_would_touch():
