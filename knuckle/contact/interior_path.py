@@ -236,7 +236,7 @@ def _slip_change(answer: Drag, free, dr, du, droom):
 
 def _shares_change(answer: Drag, known: _Known, du, droom):
     """d beta and d gamma, without differences of large numbers where one direction has nearly all of the share."""
-    others = (1 - np.eye(known.beta.shape[1])).astype(known.beta.dtype)[None]
+    others = jnp.asarray(1 - np.eye(known.beta.shape[1]), known.beta.dtype)[None]
     without_own = answer.rest[:, None] + spatial.apply(others, answer.share)
     moved = spatial.apply(answer.arms, du) + (known.gamma - droom)[:, None] + spatial.apply(others, known.beta)
     dbeta = (known.beta * without_own - answer.share * moved) / answer.total[:, None]
