@@ -23,6 +23,7 @@ from knuckle.contact.touch import constant, length_and_direction
 DIRECTIONS = 256  # tried where shapes overlap, beside the axes of both
 CLIMBS = 8
 DIFFERENT = 0.93  # cosine; climbs start at least 21 degrees from each other
+MOST_RISE = 0.4  # of the extent: more than a climb can gain within the 0.13 rad between directions
 MOST_MOVES = 16
 
 Vec3 = Float[Array, "3"]
@@ -58,15 +59,21 @@ def separating_direction(a: Convex, b: Convex) -> Found:
 
 
 def _way_out(a: Convex, b: Convex) -> Found:
-    """The best of several climbs."""
+    """The best of several climbs; starts from which none could rise above the best known are left out."""
     starts, gaps = _starts(a, b)
+    rise = MOST_RISE * (a.extent + b.extent)
 
-    def climb(number: Array, best: Found) -> Found:
+    def promising(state: tuple[Array, Found]) -> Array:
+        number, best = state
+        return (number < CLIMBS) & (gaps[jnp.minimum(number, CLIMBS - 1)] > best.gap - rise)
+
+    def climb(state: tuple[Array, Found]) -> tuple[Array, Found]:
+        number, best = state
         found = _climb(a, b, starts[number], gaps[number])
-        return jax.tree.map(lambda x, y: jnp.where(found.gap > best.gap, x, y), found, best)
+        return number + 1, jax.tree.map(lambda x, y: jnp.where(found.gap > best.gap, x, y), found, best)
 
     nothing = Found(starts[0], jnp.full_like(gaps[0], -jnp.inf), _no_simplex(a, b, starts[0]))
-    return jax.lax.fori_loop(0, CLIMBS, climb, nothing)
+    return jax.lax.while_loop(promising, climb, (jnp.zeros((), jnp.int32), nothing))[1]
 
 
 def _starts(a: Convex, b: Convex) -> tuple[Float[Array, "climb 3"], Float[Array, " climb"]]:
