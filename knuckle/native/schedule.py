@@ -14,6 +14,7 @@ import numpy as np
 from knuckle.native.ir import Node, Program, Region, Store, operands
 
 SHORTEST = 200  # statements; shorter runs stay as they are
+TOGETHER = 1024  # results among which the next one is chosen; the time to choose grows with their number
 
 
 def order_statements(program: Program) -> None:
@@ -64,25 +65,47 @@ def _free_to_move(run: list) -> bool:
 
 def _by_cost(run: list, members: set[Node], roots: list) -> list:
     """Depth first from the root that needs the fewest values still to be computed, again and again."""
+    place = {statement: number for number, statement in enumerate(run)}
+    halves: dict[Node, list[Node]] = defaultdict(list)  # a pair stays together: it must not be cut apart
+    for statement in run:
+        if isinstance(statement, Node) and statement.op in ("first", "second"):
+            halves[statement.args[0]].append(statement)
+    done: set = set()
+    ordered: list = []
+    for start in range(0, len(roots), TOGETHER):
+        group = roots[start : start + TOGETHER]
+        needed = sorted(_still_needed(group, members, done), key=place.__getitem__)
+        ordered += _group_by_cost(needed, members, group, done, halves)
+    return ordered
+
+
+def _still_needed(roots: list, members: set[Node], done: set) -> set:
+    """What the roots depend on, themselves included, as far as it is not done."""
+    found = {root for root in roots if root not in done}
+    work = list(found)
+    while work:
+        for n in operands(work.pop()):
+            if n in members and n not in done and n not in found:
+                found.add(n)
+                work.append(n)
+    return found
+
+
+def _group_by_cost(needed: list, members: set[Node], roots: list, done: set, halves: dict[Node, list[Node]]) -> list:
     wanted_by: dict = {}
     for number, root in enumerate(roots):
         wanted_by[root] = wanted_by.get(root, 0) | (1 << number)
-    for statement in reversed(run):
+    for statement in reversed(needed):
         mask = wanted_by.get(statement, 0)
         for n in operands(statement):
             if n in members:
                 wanted_by[n] = wanted_by.get(n, 0) | mask
     width = -(-len(roots) // 8)
     remaining = np.zeros(width * 8, dtype=np.int64)
-    for statement in run:
+    for statement in needed:
         remaining += _bits(wanted_by.get(statement, 0), width)
     remaining[len(roots) :] = np.iinfo(np.int64).max
-    done: set = set()
     ordered: list = []
-    halves: dict[Node, list[Node]] = defaultdict(list)  # a pair stays together: it must not be cut apart
-    for statement in run:
-        if isinstance(statement, Node) and statement.op in ("first", "second"):
-            halves[statement.args[0]].append(statement)
     for _ in roots:
         number = int(np.argmin(remaining))
         remaining[number] = np.iinfo(np.int64).max // 2

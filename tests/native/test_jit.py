@@ -180,6 +180,25 @@ def test_random_bad_calls_give_errors_or_what_jax_gives():
     assert good > calls / 100
 
 
+def test_random_bad_calls_to_a_batch_give_errors_or_what_jax_gives():
+    source = random.Random(4)
+    function = native.vmap(lambda q, qd: {"x": q * 2 + qd, "y": q.sum()}, threads=1)
+    plain = jax.vmap(lambda q, qd: {"x": q * 2 + qd, "y": q.sum()})
+    calls = int(os.environ.get("KNUCKLE_FUZZ", "800")) // 2
+    good = 0
+    for _ in range(calls):
+        arguments = [random_leaf(source) for _ in range(source.choice([1, 2, 2, 2, 2, 3]))]
+        if len(arguments) > 1 and source.random() < 0.5:
+            arguments[1] = np.ones((2, 1))
+        try:
+            found = function(*arguments)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            continue
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, plain(*arguments))
+        good += 1
+    assert good > calls / 100
+
+
 def test_a_loop_under_vmap_runs_each_element_until_it_is_done():
     def root(x):
         unfinished = lambda s: jnp.abs(s[0] ** 2 - x) > 1e-12 * x  # noqa: E731

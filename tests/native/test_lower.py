@@ -7,6 +7,7 @@ import pytest
 from native_customers import CUSTOMERS
 
 from knuckle import native
+from knuckle.native import schedule
 
 # each result is a sum of at most some hundred terms of the size of its inputs; both sides round each of them
 TOLERANCE = 1e-11
@@ -149,3 +150,40 @@ def test_sine_and_cosine_of_one_angle_survive_cutting():
         expected = function(jnp.asarray(x))
     for mine, theirs in zip(native.jit(function)(x), expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_log_gamma_between_and_at_its_poles():
+    x = np.array(
+        [
+            np.inf,
+            -np.inf,
+            np.nan,
+            0.0,
+            -1.0,
+            -7.0,
+            -1e17,
+            -2.5,
+            -100.5,
+            -19.999,
+            1e-300,
+            0.1,
+            1.0,
+            2.0,
+            3.7,
+            170.0,
+            1e300,
+        ]
+    )
+    found, expected = native.jit(jax.lax.lgamma)(x), np.asarray(jax.lax.lgamma(x))
+    np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-14)  # the same series, summed in the same order
+
+
+def test_more_results_than_are_ordered_together():
+    def function(x):
+        rows = [x * k + jnp.roll(x, k) ** 2 for k in range(1, 7)]
+        return rows, [row + rows[0] for row in rows]
+
+    x = np.linspace(-1, 1, 200)
+    assert native.jit(function).compiled(x).kinds["store"] > schedule.TOGETHER
+    for mine, theirs in zip(flat_numpy(native.jit(function)(x)), flat_numpy(jax.jit(function)(x)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=TOLERANCE)
