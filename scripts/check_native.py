@@ -45,7 +45,7 @@ def errors(model: kn.Model, states: int) -> dict[str, float]:
     function = dynamics_of(model)
     fast, plain = native.jit(function), jax.jit(function, compiler_options=QUICK)
     generator = np.random.default_rng(0)
-    worst = dict.fromkeys(QUANTITIES, 0.0)
+    worst: dict[str, float] = dict.fromkeys(QUANTITIES, 0.0)
     for _ in range(states):
         q, qd, tau = random_state(model, generator)
         found = [np.asarray(x) for x in fast(q, qd, tau)]
