@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING
 from knuckle import contact, dynamics, forces, kinematics, model, spatial
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
 from knuckle.model import (
+    Connect,
     Frame,
     Link,
+    Mimic,
     Model,
     State,
+    Weld,
     ball,
     build,
     difference,
@@ -33,14 +36,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RK4",
+    "Connect",
     "ExplicitEuler",
     "Frame",
     "Implicit",
     "Link",
+    "Mimic",
     "Model",
     "SemiImplicitEuler",
     "State",
     "Trajectory",
+    "Weld",
     "ball",
     "build",
     "contact",

@@ -85,13 +85,19 @@ def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[
 
 
 class Loads(eqx.Module):
-    """What acts on a mechanism during a step: the control, and wrenches on its links (see `rnea`)."""
+    """What acts on a mechanism during a step: the control, wrenches on its links (see `rnea`), forces on its joints."""
 
     control: Float[Array, " nu"]
     wrench: Float[Array, "link 6"] | None = None
+    force: Float[Array, " nv"] | None = None
+
+    def with_impulses(self, wrench, momentum, dt) -> Loads:
+        """These loads and impulses on links and joints, spread over dt."""
+        return Loads(self.control, _sum(self.wrench, wrench, dt), _sum(self.force, momentum, dt))
 
     def joint_force(self, model: Model, q: Vec, qd: Vec) -> Vec:
-        return actuator_force(model, q, qd, self.control) + passive_force(model, q, qd)
+        force = actuator_force(model, q, qd, self.control) + passive_force(model, q, qd)
+        return force if self.force is None else force + self.force
 
     def acceleration(self, model: Model, q: Vec, qd: Vec) -> Vec:
         return aba(model, q, qd, self.joint_force(model, q, qd), self.wrench)
@@ -106,3 +112,9 @@ class Loads(eqx.Module):
         heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * damping + dt**2 * stiffness)
         qdd = aba(heavier, q, qd, self.joint_force(model, q, qd) - dt * stiffness * qd, self.wrench)
         return qdd, heavier
+
+
+def _sum(load, impulse, dt):
+    if impulse is None:
+        return load
+    return impulse / dt if load is None else load + impulse / dt

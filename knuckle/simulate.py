@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from knuckle.contact.impulse import Impulse, Outcome
+from knuckle.contact.outcome import Outcome
+from knuckle.contact.resolve import ContactModel
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.joints import difference, retract
@@ -44,7 +45,7 @@ def step(
     *,
     dt: float | Float[Array, ""],
     integrator: Integrator = SemiImplicitEuler(),
-    contact: Impulse | None = None,
+    contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
 ) -> State:
     """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin.
@@ -63,8 +64,11 @@ def advance(
     loads = Loads(_control(model, control, state), _wrench(model, wrench))
     if contact is None:
         return integrator.advance(model, loads, state, dt), None
-    v_free, heavy = integrator.free_motion(model, loads, state, dt)
-    return contact.resolve(model, heavy, state, v_free, dt)
+
+    def motion(model: Model, wrench, momentum):
+        return integrator.free_motion(model, loads.with_impulses(wrench, momentum, dt), state, dt)
+
+    return contact.resolve(model, motion, state, dt)
 
 
 def as_arrays(state: State) -> State:
@@ -79,7 +83,7 @@ def rollout(
     dt: float | Float[Array, ""],
     steps: int | None = None,
     integrator: Integrator = SemiImplicitEuler(),
-    contact: Impulse | None = None,
+    contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
     checkpoint: Checkpoint = "step",
     native: bool = False,
@@ -130,13 +134,15 @@ def linearize(
     state = as_arrays(state)
     control = _control(model, control, state)
     nominal = step(model, state, control, dt=dt, **options)
+    rest = jnp.zeros_like(state.qd)
 
-    def change(offset, control):
-        moved = State(retract(model, state.q, offset[: model.nv]), state.qd + offset[model.nv :], state.impulse)
+    def change(dq, dqd, control):
+        moved = State(retract(model, state.q, dq), state.qd + dqd, state.impulse)
         after = step(model, moved, control, dt=dt, **options)
         return jnp.concatenate([difference(model, nominal.q, after.q), after.qd - nominal.qd])
 
-    return jax.jacfwd(change, argnums=(0, 1))(jnp.zeros(2 * model.nv, state.qd.dtype), control)
+    by_q, by_qd, by_control = (jax.jacfwd(change, argnums=k)(rest, rest, control) for k in range(3))
+    return jnp.concatenate([by_q, by_qd], axis=1), by_control
 
 
 def _check_state(model: Model, state: State) -> None:

@@ -1,8 +1,10 @@
 """Contact: which shapes may touch, where they do, and the forces that keep them apart."""
 
 from knuckle.contact.collide import Contacts, collide
-from knuckle.contact.impulse import Impulse, Outcome
+from knuckle.contact.compliant import Compliant
+from knuckle.contact.impulse import Impulse
+from knuckle.contact.outcome import Outcome
 from knuckle.contact.pairs import Pair, contact_pairs
 from knuckle.contact.touch import INACTIVE_GAP
 
-__all__ = ["INACTIVE_GAP", "Contacts", "Impulse", "Outcome", "Pair", "collide", "contact_pairs"]
+__all__ = ["INACTIVE_GAP", "Compliant", "Contacts", "Impulse", "Outcome", "Pair", "collide", "contact_pairs"]

@@ -6,61 +6,27 @@ from the moment of impact, so positions, and gradients through the bounce, are t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from knuckle import spatial
-from knuckle.contact import newton
-from knuckle.contact.collide import Contacts, collide
-from knuckle.contact.pairs import contact_pairs
-from knuckle.contact.problem import Problem, margin
-from knuckle.contact.rows import contact_jacobian, effective_inverse_mass, response, world_axes
-from knuckle.dynamics.aba import factor_mass_matrix
-from knuckle.kinematics import articulation
-from knuckle.model.joints import retract
-from knuckle.model.model import Model, State
+from knuckle.contact.laws import Coulomb, Pyramid
+from knuckle.contact.laws_smooth import Relaxed
+from knuckle.contact.resolve import ContactModel, Push, Scene, Time
+from knuckle.contact.rows import inverse_masses
+from knuckle.contact.search import Solution, search
+from knuckle.contact.system import System, Vec
+from knuckle.model.model import Model
 
 PerContact = float | Float[Array, " contact"]
+TOUCHING, CORNER = 2e-6, 4e-7  # [m]; nearer than this, gaps close as gently as overlaps open
 
 
-class Outcome(NamedTuple):
-    """What the contacts of one step did."""
-
-    contacts: Contacts
-    impulse: Float[Array, "contact 3"]  # normal and two tangents [N s]
-    residual: Float[Array, ""]  # of the solution [m/s]
-    converged: Bool[Array, ""]
-    iterations: Int[Array, ""]
-    margin: Float[Array, ""]  # to the nearest change of mode [m/s]; near zero the gradient is one-sided
-
-
-class Nearest(NamedTuple):
-    """The contacts that are solved: all, or those with the smallest gaps."""
-
-    index: Int[Array, " near"] | None
-
-    def pick(self, per_contact: Float[Array, "contact ..."]) -> Float[Array, "near ..."]:
-        return per_contact if self.index is None else per_contact[self.index]
-
-    def put_back(self, picked: Float[Array, "near 3"], count: int) -> Float[Array, "contact 3"]:
-        return picked if self.index is None else jnp.zeros((count, 3), picked.dtype).at[self.index].set(picked)
-
-    def any_left_out(self, marks: Bool[Array, " contact"]) -> Bool[Array, ""]:
-        """Whether a contact that was left out is marked."""
-        return jnp.any(marks & False) if self.index is None else jnp.any(marks.at[self.index].set(False))
-
-
-def nearest(gap: Float[Array, " contact"], most: int) -> Nearest:
-    return Nearest(None) if len(gap) <= most else Nearest(jax.lax.top_k(-jax.lax.stop_gradient(gap), most)[1])
-
-
-class Impulse(eqx.Module):
+class Impulse(ContactModel):
     """Rigid contact by impulses; numbers are one for all contacts, or one each.
 
     `alpha` and `beta` [1/s] are Baumgarte's: overlap phi is made to obey phi'' + 2 alpha phi' + beta^2 phi = 0.
@@ -70,95 +36,75 @@ class Impulse(eqx.Module):
     friction: PerContact | None = None  # None: from the shapes
     alpha: PerContact = 200.0
     beta: PerContact = 200.0
-    mixing: PerContact = 1e-6  # R (CFM) over the mean diagonal of the contact's block of A
+    mixing: PerContact = 1e-5  # R (CFM) over the inverse masses that meet, each of a link and what hangs on it
     tolerance: float = eqx.field(static=True, default=1e-8)  # residual [m/s]
     most_iterations: int = eqx.field(static=True, default=600)
-    most_contacts: int = eqx.field(static=True, default=64)  # solved together: those with the smallest gaps
+    smoothing: PerContact | None = None  # width over which complementarity is relaxed [m/s]
+    smooth: Literal["both", "derivative"] = eqx.field(static=True, default="both")  # value too, or its derivative only
+    pyramid: bool = eqx.field(static=True, default=False)  # friction by each tangent for itself, not on the true cone
     time_of_impact: bool = eqx.field(static=True, default=True)
-    self_collision: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
         for name in ("restitution", "friction", "alpha", "beta", "mixing"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Tracer) and not np.all(np.asarray(value) >= 0):
                 raise ValueError(f"Impulse: {name} must not be negative, got {value}")
+        if self.smooth not in ("both", "derivative"):
+            raise ValueError(f"Impulse: smooth must be 'both' or 'derivative', got {self.smooth!r}")
+        if (
+            self.smoothing is not None
+            and not isinstance(self.smoothing, Tracer)
+            and np.any(np.asarray(self.smoothing) <= 0)
+        ):
+            raise ValueError(f"Impulse: smoothing must be positive, or None, got {self.smoothing}")
+        if self.pyramid and self.smoothing is not None:
+            raise ValueError("Impulse: smoothing works on the true cone: leave pyramid out")
 
-    def begin(self, model: Model, state: State) -> State:
-        """The state with impulses to start the first search from."""
-        return State(state.q, state.qd, self._start(model, state).reshape(-1))
+    def solve(self, system: System, start: Vec) -> Solution:
+        return search(system, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
 
-    def _start(self, model: Model, state: State) -> Float[Array, "contact 3"]:
-        if state.impulse is not None:
-            return jnp.asarray(state.impulse).reshape(-1, 3)
-        contacts = jax.eval_shape(lambda q: self.contacts(model, q), state.q)
-        return jnp.zeros((len(contacts), 3), state.qd.dtype)
+    def softness(self, model: Model, scene: Scene) -> Float[Array, " near"]:
+        return scene.near.pick(each_contact(self.mixing, scene) * inverse_masses(model, scene.contacts))
 
-    def contacts(self, model: Model, q: Float[Array | np.ndarray, " nq"]) -> Contacts:
-        return collide(model, jnp.asarray(q), contact_pairs(model, self_collision=self.self_collision))
+    def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
+        near, axes = scene.near, scene.frame.shape[1]
+        target, over = self._targets(model, scene, qd, v_free, dt)
+        friction = scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
+        aim = jnp.pad(near.pick(target)[:, None], ((0, 0), (0, axes - 1)))
+        mu = near.pick(friction)
+        moment = None if over is None else lambda r: near.pick(over)[:, None] * r
+        hard = (Pyramid if self.pyramid else Coulomb)(mu, axes - 1)
+        if self.smoothing is None:
+            return Push(hard, aim, moment)
+        soft = Relaxed(mu, near.pick(each_contact(self.smoothing, scene)), axes - 1)
+        return Push(soft, aim, moment) if self.smooth == "both" else Push(hard, aim, moment, soft)
 
-    def resolve(
-        self, model: Model, heavy: Model, state: State, v_free: Float[Array, " nv"], dt: float | Float[Array, ""]
-    ) -> tuple[State, Outcome]:
-        """The state after dt, of bodies that would move at v_free if they did not touch, and what the contacts did.
-
-        `heavy` is the model whose mass matrix impulses meet.
-        """
-        contacts = self.contacts(model, state.q)
-        body = articulation(heavy, state.q)
-        factor = factor_mass_matrix(heavy, body.axes, body.inertia)
-        J = contact_jacobian(model, world_axes(model, body), contacts)
-        target, weight = self._targets(contacts, J[:, 0], state.qd, v_free, dt)
-        near = nearest(contacts.gap, self.most_contacts)
-        problem, flat = self._problem(model, factor, J, v_free, target, contacts, near)
-        start = near.pick(self._start(model, state)).reshape(-1)
-        solved = newton.solve(problem, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
-        impulse = solved.impulse.reshape(-1, 3)
-        dofs = model.topology.dofs
-        qd = v_free + response(dofs, factor, flat, solved.impulse)
-        delayed = (impulse * near.pick(weight)[:, None]).reshape(-1)
-        q = retract(model, state.q, dt * v_free + response(dofs, factor, flat, delayed))
-        missed = near.any_left_out(spatial.apply(J[:, 0], qd) < target)
-        outcome = Outcome(
-            contacts=contacts,
-            impulse=near.put_back(impulse, len(contacts)),
-            residual=solved.residual,
-            converged=solved.converged & ~missed,
-            iterations=solved.iterations,
-            margin=margin(problem, solved.impulse),
-        )
-        return State(q, qd, outcome.impulse.reshape(-1)), outcome
-
-    def _targets(self, contacts: Contacts, J_normal, qd, v_free, dt) -> tuple[Array, Array]:
-        """Least normal velocity after the step, and for how long its impulse moves the bodies."""
-        gap = contacts.gap
-        erp = dt * self.beta**2 / jnp.maximum(dt * self.beta**2 + 2 * self.alpha, 1e-300)
-        kept_apart = -jnp.where(gap < 0, erp * gap, gap) / dt
+    def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> tuple[Array, Array | None]:
+        """Least normal velocity after the step, and how much of the step is over when its impulse acts."""
+        gap = scene.contacts.gap
+        share = dt * self.beta**2 / jnp.maximum(dt * self.beta**2 + 2 * self.alpha, 1e-300)
+        kept_apart = -(share * gap + (1 - share) * _beyond_touching(gap)) / dt
+        if not isinstance(self.restitution, Tracer) and not np.any(np.asarray(self.restitution)):
+            return kept_apart, None
+        before = scene.speeds(model, qd)[:, 0]
         if not self.time_of_impact:
-            before = spatial.apply(J_normal, qd)
-            return jnp.maximum(kept_apart, -self.restitution * before), jnp.full_like(gap, dt)
-        u = spatial.apply(J_normal, v_free)
-        a = (u - spatial.apply(J_normal, qd)) / dt
-        hit = gap + dt * u < 0
-        approach = jnp.where(hit & (u < 0), -u, jnp.ones_like(u))
-        moment = jnp.clip(gap / approach, 0.0, dt)
+            return jnp.maximum(kept_apart, -self.restitution * before), None
+        u = scene.speeds(model, v_free)[:, 0]
+        a = (u - before) / dt
+        hit = (gap + dt * u < 0) & (u < 0)
+        moment = jnp.clip(gap / jnp.where(hit, -u, jnp.ones_like(u)), 0.0, dt)
         left = dt - moment
         rebound = -self.restitution * (u - left * a) + left * a
-        bounce = hit & (u < 0) & (rebound > 0)
-        return jnp.where(bounce, rebound, kept_apart), jnp.where(bounce, left, jnp.full_like(gap, dt))
+        bounce = hit & (rebound > 0)
+        return jnp.where(bounce, rebound, kept_apart), jnp.where(bounce, moment, jnp.zeros_like(gap))
 
-    def _problem(self, model, factor, J, v_free, target, contacts: Contacts, near: Nearest) -> tuple[Problem, Array]:
-        """The impulse problem of the nearest contacts, and the rows of their Jacobian."""
-        J = near.pick(J)
-        count = len(J)
-        flat = J.reshape(-1, model.nv)
-        A = effective_inverse_mass(model.topology.dofs, factor, flat)
-        block = jnp.mean(jnp.diagonal(A).reshape(count, 3), axis=1)
-        mixing = near.pick(self._each(self.mixing, contacts)) * block
-        u_free = spatial.apply(flat, v_free).reshape(count, 3)
-        b = u_free - jnp.pad(near.pick(target)[:, None], ((0, 0), (0, 2)))
-        friction = contacts.friction if self.friction is None else self._each(self.friction, contacts)
-        none = jnp.zeros(0, A.dtype)
-        return Problem(A + jnp.diag(jnp.repeat(mixing, 3)), b.reshape(-1), near.pick(friction), none, none), flat
 
-    def _each(self, value: PerContact, contacts: Contacts) -> Float[Array, " contact"]:
-        return jnp.broadcast_to(jnp.asarray(value, contacts.gap.dtype), (len(contacts),))
+def _beyond_touching(gap: Float[Array, " contact"]) -> Float[Array, " contact"]:
+    """The part of a gap beyond TOUCHING, with a round corner: bodies at rest, whose gap is zero, are not at a kink."""
+    far, start = (x + jnp.sqrt(x * x + CORNER**2) for x in (gap - TOUCHING, -TOUCHING + jnp.zeros_like(gap)))
+    return 0.5 * (far - start)
+
+
+def each_contact(value, scene: Scene) -> Float[Array, " contact"]:
+    """One number per contact."""
+    return jnp.broadcast_to(jnp.asarray(value, scene.frame.dtype), (len(scene.contacts),))

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
+from knuckle.contact.pairs import Pair
+from knuckle.kinematics import poses
 from knuckle.model.inertia import quaternion_product, rotation_matrix
 from knuckle.model.model import Model
 
+SAME_HEIGHT = 1e-9  # [m]
 ALONG, ACROSS = 1 - 1e-9, 1e-5  # of the cosine to the normal: as near to 1 and to 0 as 4.5e-5 and 1e-5 rad
+
+
+def plane_of(model: Model, pairs: tuple[Pair, ...]) -> np.ndarray | None:
+    """The unit normal of the plane in which all links move and all contact normals lie; None if that is not known.
+
+    Known for pairs with a plane that stands upright on it, of polygons in it, and of spheres at one height over it.
+    """
+    geometry = model.geometry
+    placed = (model.position, model.rotation, model.axis, model.anchor, geometry.position, geometry.rotation)
+    if any(isinstance(x, Tracer) for x in (*placed, model.reference)):
+        return None
+    normal = motion_normal(model)
+    if normal is None:
+        return None
+    with jax.ensure_compile_time_eval():
+        world = poses(model, jnp.asarray(model.reference))
+        R, p = np.asarray(world.rotation), np.asarray(world.position)
+    R, p = np.concatenate([R, np.eye(3)[None]]), np.concatenate([p, np.zeros((1, 3))])
+    links = np.array(geometry.link, int)
+    axis = np.array([rotation_matrix(_unit(np.asarray(r, float)))[:, 2] for r in geometry.rotation]).reshape(-1, 3)
+    upright = np.einsum("sij,sj,i->s", R[links], axis, normal)
+    height = (p[links] + np.einsum("sij,sj->si", R[links], np.asarray(geometry.position, float))) @ normal
+
+    def in_plane(pair: Pair) -> bool:
+        kinds = geometry.kind[pair.a], geometry.kind[pair.b]
+        if "plane" in kinds:
+            return abs(upright[(pair.a, pair.b)[kinds.index("plane")]]) < ACROSS
+        if "polygon" in kinds:
+            return abs(upright[(pair.a, pair.b)[kinds.index("polygon")]]) > ALONG
+        return kinds == ("sphere", "sphere") and abs(height[pair.a] - height[pair.b]) < SAME_HEIGHT
+
+    return normal if all(in_plane(pair) for pair in pairs) else None
 
 
 def motion_normal(model: Model) -> np.ndarray | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +12,11 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact.collide import Contacts
-from knuckle.dynamics.aba import Factor, half_solve, solve_mass_matrix
-from knuckle.kinematics import Articulation
+from knuckle.dynamics.aba import Factor, aba, half_solve, solve_mass_matrix
+from knuckle.kinematics import Articulation, Poses, link_velocities
 from knuckle.model.joints import plane_axes
 from knuckle.model.model import Model
-from knuckle.tree import Tree, rows
+from knuckle.tree import Tree, rows, sum_rows
 
 Vec = Float[Array | np.ndarray, " n"]
 Jacobian = Float[Array, "row dof"]
@@ -36,19 +37,32 @@ def world_axes(model: Model, body: Articulation) -> WorldAxes:
     return WorldAxes(spatial.apply(R, body.axes[:, :3]), spatial.apply(R, body.axes[:, 3:]), p)
 
 
-def contact_frames(normal: Float[Array, "contact 3"]) -> Float[Array, "contact 3 3"]:
-    """Rows: the normal and two tangents, right-handed."""
-    return jnp.stack([normal, *plane_axes(normal)], axis=1)
+def contact_frames(
+    normal: Float[Array, "contact 3"], plane: Float[np.ndarray, "3"] | None
+) -> Float[Array, "contact axis 3"]:
+    """Rows: the normal and two tangents, right-handed; in a model that moves in a plane, the tangent in it."""
+    if plane is None:
+        return jnp.stack([normal, *plane_axes(normal)], axis=1)
+    across = jnp.broadcast_to(jnp.asarray(plane, normal.dtype), normal.shape)
+    return jnp.stack([normal, spatial.cross(across, normal)], axis=1)
 
 
-def contact_jacobian(model: Model, axes: WorldAxes, contacts: Contacts) -> Float[Array, "contact 3 dof"]:
-    """Velocity of a's point against b's, along the normal and the two tangents, per unit joint speed."""
+def contact_jacobian(
+    model: Model, axes: WorldAxes, contacts: Contacts, frames: Float[Array, "contact axis 3"]
+) -> Float[Array, "contact axis dof"]:
+    """Velocity of a's point against b's, along the axes of its frame, per unit joint speed."""
     sign = moved_by(model, contacts.link_a) - moved_by(model, contacts.link_b)
-    arm = contacts.point[:, None, :] - axes.origin[None, :, :]
-    turned = spatial.cross(jnp.broadcast_to(axes.angular[None], arm.shape), arm)
-    velocity = jnp.where((sign != 0)[:, :, None], sign[:, :, None] * (axes.linear[None] + turned), 0.0)
-    frames = contact_frames(contacts.normal)
+    velocity = point_velocities(axes, sign, contacts.point)
     return jnp.sum(frames[:, :, None, :] * velocity[:, None, :, :], axis=-1)
+
+
+def point_velocities(
+    axes: WorldAxes, sign: Float[np.ndarray, "point dof"], point: Float[Array, "point 3"]
+) -> Float[Array, "point dof 3"]:
+    """Velocities in the world, per unit joint speed, of points that joints move forwards (1), backwards or not (0)."""
+    arm = point[:, None, :] - axes.origin[None, :, :]
+    turned = spatial.cross(jnp.broadcast_to(axes.angular[None], arm.shape), arm)
+    return jnp.where((sign != 0)[:, :, None], sign[:, :, None] * (axes.linear[None] + turned), 0.0)
 
 
 def moved_by(model: Model, links: tuple[int, ...]) -> Float[np.ndarray, "contact dof"]:
@@ -68,3 +82,66 @@ def effective_inverse_mass(dofs: Tree, factor: Factor, J: Jacobian) -> Float[Arr
 def response(dofs: Tree, factor: Factor, J: Jacobian, impulse: Vec) -> Vec:
     """Change of joint velocities M^-1 J^T r."""
     return solve_mass_matrix(dofs, factor, spatial.apply_transpose(J, impulse))
+
+
+def inverse_masses(model: Model, contacts: Contacts) -> Float[Array, " contact"]:
+    """Sum over both sides of 1 / (mass of the link and what hangs on it) [1/kg]: the same at all coordinates."""
+    carries = model.topology.links.ancestors.astype(float)
+    mass = jnp.sum(carries * model.inertia.mass[None, :], axis=1)
+    inverse = jnp.where(mass > 0, 1 / jnp.where(mass > 0, mass, 1.0), 0.0)
+    inverse = jnp.concatenate([inverse, jnp.zeros(1, inverse.dtype)])
+    return inverse[np.array(contacts.link_a, int)] + inverse[np.array(contacts.link_b, int)]
+
+
+def point_speeds(
+    model: Model, body: Articulation, contacts: Contacts, frames: Float[Array, "contact axis 3"], qd: Vec
+) -> Float[Array, "contact axis"]:
+    """Velocity of a's point against b's along the axes of its frame: J qd, by the velocities of the links."""
+    carried = _carried(model, contacts, body)
+    R, p = carried.root
+    moving = rows(link_velocities(model, body.axes, qd), carried.link)
+    angular, linear = spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:])
+    point = rows(contacts.point, carried.contact)
+    velocity = carried.sign[:, None] * (linear + spatial.cross(angular, point - p))
+    relative = sum_rows(velocity, carried.contact, len(contacts))
+    return spatial.apply(frames, relative)
+
+
+def point_wrenches(
+    model: Model,
+    body: Articulation,
+    contacts: Contacts,
+    frames: Float[Array, "contact axis 3"],
+    impulse: Float[Array, "contact axis"],
+) -> Float[Array, "link 6"]:
+    """What impulses at the contacts are to the links: [torque; force] about each link's origin, world axes."""
+    carried = _carried(model, contacts, body)
+    R, p = carried.root
+    force = rows(spatial.apply_transpose(frames, impulse), carried.contact) * carried.sign[:, None]
+    origin = p + spatial.apply(R, rows(body.in_root.position, carried.link))
+    torque = spatial.cross(rows(contacts.point, carried.contact) - origin, force)
+    return sum_rows(jnp.concatenate([torque, force], axis=1), carried.link, len(model.topology.parent))
+
+
+class _Carried(NamedTuple):
+    """The sides of contacts that stand on a moving link."""
+
+    contact: np.ndarray
+    link: np.ndarray
+    sign: np.ndarray
+    root: Poses
+
+
+def _carried(model: Model, contacts: Contacts, body: Articulation) -> _Carried:
+    sides = [(k, link, 1.0) for k, link in enumerate(contacts.link_a)]
+    sides += [(k, link, -1.0) for k, link in enumerate(contacts.link_b)]
+    contact, link, sign = (np.array([side[i] for side in sides if side[1] >= 0]) for i in range(3))
+    link = link.astype(int)
+    return _Carried(contact.astype(int), link, sign, rows(body.root, model.topology.links.root_of[link]))
+
+
+def change_of_velocity(model: Model, q: Vec, wrench: Float[Array, "link 6"]) -> Vec:
+    """What impulses on the links do to the joints' velocities, with the derivative rule of `aba`."""
+    weightless = eqx.tree_at(lambda m: m.gravity, model, np.zeros(3, wrench.dtype))
+    still = jnp.zeros(model.nv, wrench.dtype)
+    return aba(weightless, q, still, still, wrench)

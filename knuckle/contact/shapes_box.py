@@ -17,6 +17,7 @@ from knuckle.contact.shapes_round import point_box
 from knuckle.contact.touch import INACTIVE_GAP, NEARER, Placed, Touch, constant, inactive_where, one_hot, pick, sign
 
 PARALLEL_SINE_SQUARED = 1e-6  # edges closer to parallel than 1e-3 rad have no axis of their own
+ON_EDGE = 1e-9  # of a size; faces of equal boxes meet edge on edge, where rounding must not decide
 NEARLY_FACE = 0.9998  # cosine; an edges' axis closer than 1.1 degrees to a face's normal gives way to the face
 BOX_CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 
@@ -181,10 +182,10 @@ def _overlap_corners(
 def _cut(start, along, half) -> tuple[Float[Array, "pair 4"], Float[Array, "pair 4"]]:
     """The part [low, high] of each edge, in 0 to 1, within the rectangle; empty where low > high (Liang-Barsky)."""
     half = half[:, None]
-    still = jnp.abs(along) < 1e-12
+    still = jnp.abs(along) < ON_EDGE * half
     rate = jnp.where(still, jnp.ones_like(along), along)
     one, other = (-half - start) / rate, (half - start) / rate
-    outside = still & (jnp.abs(start) > half)
+    outside = still & (jnp.abs(start) > (1 + 2 * ON_EDGE) * half)
     enter = jnp.where(
         still, jnp.where(outside, jnp.full_like(rate, 2.0), -jnp.ones_like(rate)), jnp.minimum(one, other)
     )
@@ -204,7 +205,8 @@ def _height(quad: Float[Array, "pair 4 3"], flat: Float[Array, "pair 4 2"]) -> F
 
 
 def _within(flat, start, along) -> Bool[Array, "pair 4"]:
-    """Whether points lie on one side of all edges of a convex quadrilateral."""
+    """Whether points lie on one side of all edges of a convex quadrilateral, or on an edge but for rounding."""
     arm = flat[:, :, None] - start[:, None, :, :2]
     turn = along[:, None, :, 0] * arm[..., 1] - along[:, None, :, 1] * arm[..., 0]
-    return jnp.all(turn >= 0, axis=-1) | jnp.all(turn <= 0, axis=-1)
+    slack = ON_EDGE * spatial.dot(along[..., :2], along[..., :2])[:, None]
+    return jnp.all(turn >= -slack, axis=-1) | jnp.all(turn <= slack, axis=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -73,8 +73,14 @@ class _Builder:
             self._add(link)
         if not self.moving:
             raise ValueError(f"model {self.description.name!r}: no link has a joint, so nothing moves")
-        topology = self._topology()
         joints = [m.joint for m in self.moving]
+        lower, upper = _per_dof(joints, "lower", None), _checked_upper(joints)
+        friction = _per_dof(joints, "friction", 0.0, finite=True)
+        topology = replace(
+            self._topology(),
+            limited=_numbers_of(np.isfinite(lower) | np.isfinite(upper)),
+            rubbing=_numbers_of(friction > 0),
+        )
         return Model(
             inertia=self._inertia(),
             position=np.array([m.placement.position for m in self.moving]),
@@ -86,10 +92,10 @@ class _Builder:
             stiffness=_per_dof(joints, "stiffness", 0.0, finite=True),
             damping=_per_dof(joints, "damping", None, finite=True),
             armature=_per_dof(joints, "armature", 0.0, finite=True),
-            friction=_per_dof(joints, "friction", 0.0, finite=True),
+            friction=friction,
             friction_speed=np.full(topology.nv, FRICTION_SPEED),
-            lower=_per_dof(joints, "lower", None),
-            upper=_checked_upper(joints),
+            lower=lower,
+            upper=upper,
             effort=_per_dof(joints, "effort", 0.0),
             speed=_per_dof(joints, "speed", 0.0),
             gravity=rigid.finite_vector(self.description.gravity, 3, "gravity"),
@@ -282,6 +288,10 @@ def _per_dof(joints: list[Joint], name: str, least: float | None, finite: bool =
             raise ValueError(f"joint {joint.name!r}: {name} must not be below {least:g}, got {getattr(joint, name)!r}")
         parts.append(np.broadcast_to(value, (size,)))
     return np.concatenate(parts)
+
+
+def _numbers_of(marks: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(dof) for dof in np.flatnonzero(marks))
 
 
 def _checked_upper(joints: list[Joint]) -> np.ndarray:

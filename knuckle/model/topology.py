@@ -25,6 +25,8 @@ class Topology:
     joint_names: tuple[str, ...]
     excludes: tuple[tuple[str, str], ...] = ()
     keyframes: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    limited: tuple[int, ...] = ()  # degrees of freedom that were described with a limit
+    rubbing: tuple[int, ...] = ()  # and with dry friction
     weightless_tips: bool = False  # whether a joint was described that moves no mass
     ground_mass: float = field(default=0.0, compare=False)  # of what is welded to the world [kg]; moves nothing
 

@@ -4,7 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import knuckle as kn
+from knuckle.contact.laws import Coulomb
 from knuckle.contact.problem import Problem
+from knuckle.contact.system import System
 
 GROUND = [kn.shapes.plane(name="ground")]
 UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
@@ -74,3 +76,8 @@ def stack(rng: np.random.Generator, count: int, mass_ratio: float = 1.0, kick: f
     v = kick * rng.normal(size=6 * count)
     v[2::6] -= 9.81e-3
     return as_problem(np.vstack(rows), inverse, v, np.full(4 * count, 0.5))
+
+
+def as_system(problem: Problem) -> System:
+    """Contacts only, on the true cone."""
+    return System(problem.A, problem.b, (Coulomb(problem.friction),))

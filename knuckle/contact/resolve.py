@@ -1,0 +1,249 @@
+"""One step with contacts and constraints: rows, their system, its solution, and the derivative of that."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle import spatial
+from knuckle.contact.collide import Contacts, collide
+from knuckle.contact.constraints import Range, Tie, equalities, limits, rubbing_dofs, without_dry_friction
+from knuckle.contact.implicit import at_solution
+from knuckle.contact.laws import Between, Blocks, Bounded, Law
+from knuckle.contact.nearest import Nearest, nearest
+from knuckle.contact.outcome import Outcome
+from knuckle.contact.pairs import contact_pairs
+from knuckle.contact.planar import plane_of
+from knuckle.contact.rows import (
+    Jacobian,
+    change_of_velocity,
+    contact_frames,
+    contact_jacobian,
+    effective_inverse_mass,
+    point_speeds,
+    point_wrenches,
+    world_axes,
+)
+from knuckle.contact.search import Solution
+from knuckle.contact.system import System, Vec, block_scales, blocks, margin
+from knuckle.dynamics.aba import Factor, factor_mass_matrix
+from knuckle.kinematics import Articulation, articulation
+from knuckle.model.joints import retract
+from knuckle.model.model import Model, State
+
+Time = float | Float[Array, ""]
+Motion = Callable[[Model, Vec | None, Vec | None], tuple[Vec, Model]]
+HELD = 1e-8  # regularisation of limits, equalities and joint friction over their diagonal of A
+
+
+class Scene(NamedTuple):
+    """The rows of a step: contacts, then limits, equalities and joint friction."""
+
+    contacts: Contacts
+    frame: Float[Array, "contact axis 3"]
+    J_contact: Float[Array, "contact axis dof"]  # without derivative: see `speeds`
+    near: Nearest
+    limits: Range
+    ties: Tie
+    rubbing: np.ndarray
+    J_joint: Jacobian  # of limits, equalities and joint friction
+    body: Articulation
+
+    @property
+    def J(self) -> Jacobian:
+        """Of all rows that are solved."""
+        contact = self.near.pick(self.J_contact)
+        return jnp.concatenate([contact.reshape(-1, contact.shape[-1]), jax.lax.stop_gradient(self.J_joint)])
+
+    def inverse_masses(self, heavy: Model) -> Float[Array, "row row"]:
+        """A over the contacts, with derivative."""
+        J = self.near.pick(contact_jacobian(heavy, world_axes(heavy, self.body), self.contacts, self.frame))
+        return effective_inverse_mass(heavy.topology.dofs, _factor(heavy, self.body), J.reshape(-1, heavy.nv))
+
+    def speeds(self, model: Model, v: Vec) -> Float[Array, "contact axis"]:
+        """Velocities of the contacts, with derivative."""
+        return point_speeds(model, self.body, self.contacts, self.frame, v)
+
+    def wrenches(self, model: Model, impulse: Float[Array, "near axis"]) -> Float[Array, "link 6"]:
+        """Impulses of contacts as impulses on the links, with derivative."""
+        everywhere = self.near.put_back(impulse, len(self.contacts))
+        return point_wrenches(model, self.body, self.contacts, self.frame, everywhere)
+
+
+def _factor(heavy: Model, body: Articulation) -> Factor:
+    return factor_mass_matrix(heavy, body.axes, body.inertia)
+
+
+def _with_derivative_of(value: Array, other: Array) -> Array:
+    return jax.lax.stop_gradient(value) + (other - jax.lax.stop_gradient(other))
+
+
+class Push(NamedTuple):
+    """How the contacts that are solved push."""
+
+    law: Law
+    aim: Float[Array, "near axis"]  # velocity that the law counts from [m/s]
+    moment: Callable[[Blocks], Blocks] | None = None  # impulses times when they act, after the step's start [N s^2]
+    derivative_law: Law | None = None  # whose solution's derivative stands for that of `law`
+
+
+class ContactModel(eqx.Module):
+    """A way to keep bodies apart and constraints held."""
+
+    most_contacts: int = eqx.field(static=True, default=64, kw_only=True)  # solved together: the nearest ones
+    self_collision: bool = eqx.field(static=True, default=False, kw_only=True)
+    correction: float = eqx.field(default=0.2, kw_only=True)  # share of a joint's or equality's error undone in a step
+
+    @abstractmethod
+    def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
+        """The law of the contacts."""
+
+    @abstractmethod
+    def softness(self, model: Model, scene: Scene) -> Float[Array, " near"]:
+        """R of the contacts [1/kg]."""
+
+    @abstractmethod
+    def solve(self, system: System, start: Vec) -> Solution: ...
+
+    def contacts(self, model: Model, q: Float[Array | np.ndarray, " nq"]) -> Contacts:
+        """The contact points at coordinates q."""
+        return collide(model, jnp.asarray(q), contact_pairs(model, self_collision=self.self_collision))
+
+    def begin(self, model: Model, state: State) -> State:
+        """The state with impulses to start the first search from."""
+        if state.impulse is not None:
+            return state
+
+        def size(q):
+            scene = self.scene(model, articulation(model, q), q)
+            return jnp.zeros(scene.frame.shape[0] * scene.frame.shape[1] + len(scene.J_joint), q.dtype)
+
+        shape = jax.eval_shape(size, state.q).shape
+        return State(state.q, state.qd, jnp.zeros(shape, state.qd.dtype))
+
+    def resolve(self, model: Model, motion: Motion, state: State, dt: Time) -> tuple[State, Outcome]:
+        """The state after dt, and what contacts and constraints did.
+
+        `motion(model, wrench, momentum)` is the velocity after the step if impulses act on links and joints and nothing
+        touches, and the model whose mass matrix impulses meet.
+        """
+        state = self.begin(model, state)
+        q, qd = jnp.asarray(state.q), jnp.asarray(state.qd)
+        smooth = without_dry_friction(model)
+        v_free, heavy = motion(smooth, None, None)
+        scene = self.scene(model, articulation(heavy, q), q)
+        factor = _factor(*jax.lax.stop_gradient((heavy, scene.body)))
+        push = self.push(model, heavy, scene, qd, v_free, dt)
+        joint_laws = self._joint_laws(model, scene, dt)
+        A = effective_inverse_mass(model.topology.dofs, factor, scene.J)
+        R = self._regularisation(model, scene, A)
+        b = self._velocities(model, scene, push, v_free)
+
+        def solved(law: Law, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
+            """The system under a law, what was found, and r, u and v with their derivatives."""
+            system = System(A + jnp.diag(R), b, (law, *joint_laws))
+            found = self.solve(system, start)
+            r = jax.lax.stop_gradient(found.impulse)
+            contact, joint = r[: push.aim.size].reshape(push.aim.shape), r[push.aim.size :]
+            on_joints = spatial.apply_transpose(scene.J_joint, joint) if joint.size else None
+            v, _ = motion(smooth, scene.wrenches(model, contact), on_joints)
+            u = self._velocities(model, scene, push, v) + R * r
+            fixed = jax.lax.stop_gradient(system.A)
+            r, v = at_solution(model.topology.dofs, system.laws, u, v, r, fixed, factor, scene.J)
+            return system, found, r, u, v
+
+        system, found, r, u, v = solved(push.law, self._start(scene, state))
+        if push.derivative_law is not None:
+            _, _, soft_r, _, soft_v = solved(push.derivative_law, found.impulse)
+            r, v = (_with_derivative_of(hard, soft) for hard, soft in ((r, soft_r), (v, soft_v)))
+        moved = retract(model, q, dt * v - self._not_yet(model, heavy, q, scene, push, r))
+        outcome = self._outcome(model, scene, found, system, r, u, v, R, dt)
+        rest = r[push.aim.size :]
+        return State(moved, v, jnp.concatenate([outcome.impulse.reshape(-1), rest])), outcome
+
+    def scene(self, model: Model, body: Articulation, q: Vec) -> Scene:
+        """Contacts and constraints at coordinates q."""
+        pairs = contact_pairs(model, self_collision=self.self_collision)
+        plane = plane_of(model, pairs)
+        axes = world_axes(model, body)
+        contacts = collide(model, q, pairs)
+        frame = contact_frames(contacts.normal, plane)
+        J_contact = contact_jacobian(*jax.lax.stop_gradient((model, axes, contacts, frame)))
+        near = nearest(contacts.gap, self.most_contacts)
+        held, ties, rubbing = limits(model, q), equalities(model, q, axes, plane), rubbing_dofs(model)
+        rubs = jnp.asarray(np.eye(model.nv)[rubbing], q.dtype)
+        J_joint = jnp.concatenate([held.J, ties.J, rubs])
+        return Scene(contacts, frame, J_contact, near, held, ties, rubbing, J_joint, body)
+
+    def _velocities(self, model: Model, scene: Scene, push: Push, v: Vec) -> Vec:
+        """Velocities of all rows that are solved, as their laws count them."""
+        contact = scene.near.pick(scene.speeds(model, v)) - push.aim
+        return jnp.concatenate([contact.reshape(-1), spatial.apply(scene.J_joint, v)])
+
+    def _joint_laws(self, model: Model, scene: Scene, dt: Time) -> tuple[Law, ...]:
+        """Laws of joint limits, equalities and joint friction."""
+        above, below = (jnp.where(x < 0, self.correction * x, x) / dt for x in scene.limits[1:])
+        back = -self.correction * scene.ties.error / dt
+        friction = jnp.asarray(model.friction)[scene.rubbing]
+        laws = Between(-above, below), Between(back, back), Bounded(dt * friction)
+        return tuple(law for law in laws if law.rows)
+
+    def _regularisation(self, model: Model, scene: Scene, A: Float[Array, "row row"]) -> Vec:
+        """R of all rows [1/kg]."""
+        soft = jnp.repeat(self.softness(model, scene), scene.frame.shape[1])
+        diagonal = jnp.diagonal(A)[len(soft) :]
+        start = len(scene.limits.J)
+        parts = [diagonal[:start]]
+        for size in scene.ties.block:
+            parts.append(jnp.full((size,), jnp.mean(diagonal[start : start + size])))
+            start += size
+        return jnp.concatenate([soft, HELD * jnp.concatenate([*parts, diagonal[start:]])])
+
+    def _start(self, scene: Scene, state: State) -> Vec:
+        impulse = jnp.asarray(state.impulse)
+        count, axes, _ = scene.frame.shape
+        if len(impulse) != count * axes + len(scene.J_joint):
+            raise ValueError(
+                f"state.impulse has {len(impulse)} entries, which belong to other contacts or another contact model: "
+                "start from State(q, qd) without it"
+            )
+        contact = scene.near.pick(impulse[: count * axes].reshape(count, axes))
+        return jnp.concatenate([contact.reshape(-1), impulse[count * axes :]])
+
+    def _not_yet(
+        self, model: Model, heavy: Model, q: Vec, scene: Scene, push: Push, r: Vec
+    ) -> Array | np.ndarray | float:
+        """Motion that impulses would have made before they act."""
+        if push.moment is None:
+            return 0.0
+        moment = push.moment(r[: push.aim.size].reshape(push.aim.shape))
+        return change_of_velocity(heavy, q, scene.wrenches(model, moment))
+
+    def _outcome(self, model: Model, scene: Scene, found: Solution, system: System, r, u, v, R, dt) -> Outcome:
+        contact, *others = blocks(system.laws, r)
+        flat = jnp.concatenate([part.reshape(-1) for part in others]) if others else r[:0]
+        ends = np.cumsum([len(scene.limits.J), len(scene.ties.J)])
+        velocity = scene.speeds(model, v)
+        sinking = scene.contacts.gap + dt * velocity[:, 0] < 0
+        scales = block_scales(system.A, system.laws)
+        return Outcome(
+            contacts=scene.contacts,
+            frame=scene.frame,
+            impulse=scene.near.put_back(contact, len(scene.contacts)),
+            velocity=velocity,
+            limit=flat[: ends[0]],
+            equality=flat[ends[0] : ends[1]],
+            friction=flat[ends[1] :],
+            residual=found.residual,
+            converged=found.converged & ~scene.near.any_left_out(sinking),
+            iterations=found.iterations,
+            margin=margin(system.laws, r, u, scales),
+            slack=jnp.max(jnp.abs(R * r), initial=0.0),
+        )

@@ -1,0 +1,124 @@
+"""Solve rows under their laws to a residual: Newton's method, made safe by proximal steps.
+
+Undamped Newton from the last step's impulses takes one or two iterations where contacts persist. Where it does not
+converge (redundant contacts, stacks, mass ratios), the problem is changed to one that it solves easily, A + rho D with
+the centre of the last solution, and rho is lowered from solution to solution until the original problem is solved.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from knuckle.contact.laws import Scale
+from knuckle.contact.system import System, Vec, block_scales, imbalance, over_rows, residual, slope, velocity
+
+INNER_STEPS = 12  # Newton steps before the problem is made easier
+FIRST_RHO, EASIER, HARDER, MOST_RHO = 0.1, 10.0, 0.3, 1e3
+
+
+class Solution(NamedTuple):
+    """Impulses, with the residual that was reached [m/s]; `converged` is true only below the tolerance."""
+
+    impulse: Vec
+    residual: Float[Array, ""]
+    converged: Bool[Array, ""]
+    iterations: Int[Array, ""]
+
+
+class _Newton(NamedTuple):
+    r: Vec
+    u: Vec
+    error: Float[Array, ""]
+    count: Int[Array, ""]
+
+
+class _Homotopy(NamedTuple):
+    r: Vec
+    center: Vec
+    rho: Float[Array, ""]
+    best: Vec
+    error: Float[Array, ""]
+    inner: Int[Array, ""]
+    total: Int[Array, ""]
+
+
+def search(system: System, start: Vec, *, tolerance: float, most_iterations: int) -> Solution:
+    """Impulses whose residual is below the tolerance, or the best found. Not differentiable: see `implicit`."""
+    system, start = jax.lax.stop_gradient((system, start))
+    if not start.size:
+        zero = jnp.zeros((), system.b.dtype)
+        return Solution(start, zero, zero == 0, jnp.zeros((), jnp.int32))
+    scales = block_scales(system.A, system.laws)
+    quick = _newton(system, scales, start, tolerance, min(INNER_STEPS, most_iterations))
+    found = _homotopy(system, scales, quick, tolerance, most_iterations)
+    return Solution(found.best, found.error, found.error <= tolerance, found.total)
+
+
+def _newton(system: System, scales: list[Scale], start: Vec, tolerance: float, most: int) -> _Newton:
+    """Plain Newton steps from a start."""
+
+    def unfinished(at: _Newton):
+        return (at.error > tolerance) & (at.count < most)
+
+    def advance(at: _Newton) -> _Newton:
+        S = slope(system.A, system.laws, at.r, at.u, scales)
+        r = at.r - jnp.linalg.solve(S, imbalance(system.laws, at.r, at.u, scales))
+        return _at(system, scales, r, at.count + 1)
+
+    first = _at(system, scales, start, jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(unfinished, advance, first)
+
+
+def _at(system: System, scales: list[Scale], r: Vec, count) -> _Newton:
+    u = velocity(system, r)
+    error = residual(system.laws, r, u, scales)
+    return _Newton(r, u, jnp.where(error < jnp.inf, error, jnp.inf), count)
+
+
+def _homotopy(system: System, scales: list[Scale], quick: _Newton, tolerance: float, most_iterations: int) -> _Homotopy:
+    """Solutions of easier problems that lead to the one that was asked."""
+    laws, weight = system.laws, over_rows(system.laws, scales)
+
+    def unfinished(at: _Homotopy):
+        return (at.error > tolerance) & (at.total < most_iterations)
+
+    def advance(at: _Homotopy) -> _Homotopy:
+        heavier = at.rho * weight
+        near = System(system.A + jnp.diag(heavier), system.b - heavier * at.center, laws)
+        near_scales = [(1 + at.rho) * scale for scale in scales]
+        u = velocity(near, at.r)
+        S = slope(near.A, laws, at.r, u, near_scales)
+        r = at.r - jnp.linalg.solve(S, imbalance(laws, at.r, u, near_scales))
+        near_error = residual(laws, r, velocity(near, r), near_scales)
+        error = residual(laws, r, velocity(system, r), scales)
+        better = error < at.error  # false for NaN
+        solved = near_error <= 0.5 * tolerance
+        failed = ~solved & ((at.inner + 1 >= INNER_STEPS) | ~(near_error < jnp.inf))
+        easier = jnp.minimum(jnp.maximum(EASIER * at.rho, FIRST_RHO), MOST_RHO)
+        return _Homotopy(
+            r=jnp.where(failed, at.center, r),
+            center=jnp.where(solved, r, at.center),
+            rho=jnp.where(solved, HARDER * at.rho, jnp.where(failed, easier, at.rho)),
+            best=jnp.where(better, r, at.best),
+            error=jnp.where(better, error, at.error),
+            inner=jnp.where(solved | failed, 0, at.inner + 1),
+            total=at.total + 1,
+        )
+
+    zero = jnp.zeros_like(quick.r)
+    resting = residual(laws, zero, system.b, scales)
+    usable = quick.error <= resting
+    begin = _Homotopy(
+        r=zero,
+        center=zero,
+        rho=jnp.full_like(resting, FIRST_RHO),
+        best=jnp.where(usable, quick.r, zero),
+        error=jnp.where(usable, quick.error, resting),
+        inner=jnp.zeros((), jnp.int32),
+        total=quick.count,
+    )
+    return jax.lax.while_loop(unfinished, advance, begin)

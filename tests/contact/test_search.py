@@ -1,0 +1,152 @@
+"""The solver of rows under laws: solved to its tolerance or flagged, never wrong in silence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from knuckle.contact.laws import Between, Bounded, Coulomb, Pyramid, length, project_on_cone
+from knuckle.contact.laws_smooth import Given, Relaxed, Springy
+from knuckle.contact.search import search
+from knuckle.contact.system import System, block_scales, imbalance, slope, velocity
+from tests.contact.scenes import as_system, random_contacts, stack
+
+TOLERANCE = 1e-8
+
+solve = jax.jit(lambda s: search(s, jnp.zeros_like(s.b), tolerance=TOLERANCE, most_iterations=600))
+
+SETS = {
+    "six bodies": lambda rng: random_contacts(rng, 6, 12),
+    "mass ratio 1e4": lambda rng: random_contacts(rng, 6, 12, mass_ratio=1e4),
+    "redundant": lambda rng: random_contacts(rng, 2, 12),
+    "one body, 36 rows for 6 freedoms": lambda rng: random_contacts(rng, 1, 12),
+    "four cubes": lambda rng: stack(rng, 4),
+    "four cubes, heavy on top": lambda rng: stack(rng, 4, mass_ratio=1e4),
+    "four cubes, light on top": lambda rng: stack(rng, 4, mass_ratio=1e-4),
+}
+
+
+def check_laws(system: System, r: jax.Array, tolerance: float) -> None:
+    """Signorini, Coulomb and maximum dissipation, each in m/s, written out contact by contact."""
+    u, impulse = np.asarray(velocity(system, r)).reshape(-1, 3), np.asarray(r).reshape(-1, 3)
+    scale = np.asarray(block_scales(system.A, system.laws)[0])
+    law = system.laws[0]
+    assert isinstance(law, Coulomb)
+    for k, mu in enumerate(np.asarray(law.friction)):
+        push, slip = impulse[k, 0], np.linalg.norm(u[k, 1:])
+        drag = np.linalg.norm(impulse[k, 1:])
+        assert min(push * scale[k], u[k, 0]) == pytest.approx(0, abs=3 * tolerance)
+        assert drag * scale[k] <= mu * push * scale[k] + 3 * tolerance
+        if slip > 1e3 * tolerance:  # an error of u turns the direction of slip by error / slip
+            against = -mu * push * u[k, 1:] / slip
+            error = 10 * tolerance * (1 + mu * push * scale[k] / slip)
+            np.testing.assert_allclose(impulse[k, 1:] * scale[k], against * scale[k], atol=error, rtol=0)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_problem_is_solved_to_the_tolerance(name):
+    rng = np.random.default_rng(11)
+    for _ in range(12):
+        system = as_system(SETS[name](rng))
+        found = solve(system)
+        assert bool(found.converged), f"residual {float(found.residual):.1e} after {int(found.iterations)}"
+        check_laws(system, found.impulse, TOLERANCE)
+
+
+def test_an_unsolved_problem_is_flagged():
+    system = as_system(SETS["redundant"](np.random.default_rng(1)))
+    found = search(system, jnp.zeros_like(system.b), tolerance=TOLERANCE, most_iterations=1)
+    assert not bool(found.converged)
+    assert float(found.residual) > TOLERANCE
+    assert np.all(np.isfinite(found.impulse))
+
+
+def test_a_warm_start_at_the_solution_takes_no_iteration_and_a_broken_one_does_no_harm():
+    system = as_system(SETS["six bodies"](np.random.default_rng(2)))
+    found = solve(system)
+    again = search(system, found.impulse, tolerance=TOLERANCE, most_iterations=600)
+    assert int(again.iterations) == 0
+    from_nan = search(system, jnp.full_like(system.b, jnp.nan), tolerance=TOLERANCE, most_iterations=600)
+    assert bool(from_nan.converged)
+
+
+def some_law(name: str, rng: np.random.Generator):
+    positive = [jnp.asarray(rng.uniform(0.2, 1.5, 40)) for _ in range(8)]
+    return {
+        "Coulomb": lambda: Coulomb(positive[0]),
+        "Coulomb in a plane": lambda: Coulomb(positive[0], tangents=1),
+        "Pyramid": lambda: Pyramid(positive[0]),
+        "Between": lambda: Between(-positive[0], positive[1]),
+        "Bounded": lambda: Bounded(positive[0]),
+        "Relaxed": lambda: Relaxed(positive[0], positive[1]),
+        "Springy": lambda: Springy(positive[7] - 1, *positive[:6], dt=positive[6]),
+        "Given": lambda: Given(jnp.asarray(rng.normal(size=(40, 3)))),
+    }[name]()
+
+
+LAWS = ["Coulomb", "Coulomb in a plane", "Pyramid", "Between", "Bounded", "Relaxed", "Springy", "Given"]
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_slopes_are_the_derivative_of_the_imbalance(name):
+    rng = np.random.default_rng(3)
+    law = some_law(name, rng)
+    root = rng.normal(size=(law.rows, law.rows))
+    A = jnp.asarray(root @ root.T / law.rows + 0.1 * np.eye(law.rows))
+    r, b = jnp.asarray(rng.normal(size=law.rows)), jnp.asarray(rng.normal(size=law.rows))
+    scales = block_scales(A, (law,))
+    exact = jax.jacfwd(lambda r: imbalance((law,), r, A @ r + b, scales))(r)
+    np.testing.assert_allclose(slope(A, (law,), r, A @ r + b, scales), exact, atol=1e-10)
+
+
+def test_other_laws_hold_beside_contacts():
+    """Rows between bounds, equal and bounded ones: checked by their definitions on a random positive definite A."""
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(15, 15))
+    laws = (
+        Coulomb(jnp.array([0.3, 0.8])),
+        Between(jnp.array([0.0, -0.5, -2.0]), jnp.array([jnp.inf, -0.1, 2.0])),
+        Between(jnp.full(3, 0.2), jnp.full(3, 0.2)),
+        Bounded(jnp.array([0.1, 10.0, 0.05])),
+    )
+    system = System(jnp.asarray(root @ root.T + 0.1 * np.eye(15)), jnp.asarray(rng.normal(size=15)), laws)
+    found = search(system, jnp.zeros(15), tolerance=1e-10, most_iterations=600)
+    assert bool(found.converged)
+    r, u = np.asarray(found.impulse), np.asarray(velocity(system, found.impulse))
+    for k, (low, high) in zip(range(6, 9), ((0.0, np.inf), (-0.5, -0.1), (-2.0, 2.0)), strict=True):
+        assert low - 1e-9 <= u[k] <= high + 1e-9
+        assert r[k] <= 1e-9 or u[k] == pytest.approx(low, abs=1e-9)
+        assert r[k] >= -1e-9 or u[k] == pytest.approx(high, abs=1e-9)
+    np.testing.assert_allclose(u[9:12], 0.2, atol=1e-9)
+    for k, most in zip(range(12, 15), (0.1, 10.0, 0.05), strict=True):
+        assert abs(r[k]) <= most + 1e-9
+        assert u[k] == pytest.approx(0, abs=1e-9) or r[k] == pytest.approx(-most * np.sign(u[k]), abs=1e-9)
+
+
+def test_relaxed_solutions_tend_to_the_hard_one():
+    system = as_system(SETS["six bodies"](np.random.default_rng(8)))
+    hard = solve(system).impulse
+    law = system.laws[0]
+    assert isinstance(law, Coulomb)
+    friction = law.friction
+    errors = []
+    for sigma in (1e-1, 1e-2, 1e-3):
+        relaxed = system._replace(laws=(Relaxed(friction, jnp.full_like(friction, sigma)),))
+        found = search(relaxed, hard, tolerance=TOLERANCE, most_iterations=600)
+        assert bool(found.converged)
+        errors.append(float(jnp.max(jnp.abs(found.impulse - hard))))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 0.05 * errors[0]
+
+
+def test_projection_on_the_cone_is_the_nearest_point():
+    rng = np.random.default_rng(7)
+    x, mu = jnp.asarray(rng.normal(size=(200, 3))), jnp.asarray(rng.uniform(0.1, 2, 200))
+    nearest = project_on_cone(x, mu)
+    assert np.all(length(nearest[:, 1:]) <= mu * nearest[:, 0] + 1e-12)
+    for _ in range(200):  # no other point of the cone is nearer
+        normal = rng.uniform(0, 3, 200)
+        tangent = rng.normal(size=(200, 2))
+        tangent *= (rng.uniform(0, 1, 200) * mu * normal / np.linalg.norm(tangent, axis=1))[:, None]
+        other = np.concatenate([normal[:, None], tangent], axis=1)
+        assert np.all(np.linalg.norm(x - nearest, axis=1) <= np.linalg.norm(np.asarray(x) - other, axis=1) + 1e-12)
