@@ -39,6 +39,13 @@ class Weights:
             self._regions[region] = sum(self.statement(s) for s in region.statements)
         return self._regions[region]
 
+    def is_read_again(self, node: Node) -> bool:
+        """Whether a value is an element of an input, which is read again where it is needed instead of being kept."""
+        if node.op != "load" or node.args[0].op != "const":
+            return False
+        buffer = node.attr.buffer
+        return buffer.kind == "input" and (self._lanes == 1 or buffer not in self._lanewise)
+
     def statement(self, statement) -> int:
         if isinstance(statement, (Loop, Branch)):
             return 1 + sum(self.region(r) for r in sub_regions(statement))
@@ -89,7 +96,7 @@ def cut(region: Region, escapes: list[Node], weights: Weights) -> list[Piece]:
     statements = region.statements
     needs = [outside_needs(s) for s in statements]
     costs = [weights.statement(s) for s in statements]
-    crossing = _crossing(statements, needs, escapes)
+    crossing = _crossing(statements, needs, escapes, weights)
     pieces, start = [], 0
     while start < len(statements):
         stop = _best_cut(statements, costs, crossing, start)
@@ -103,8 +110,8 @@ def cut(region: Region, escapes: list[Node], weights: Weights) -> list[Piece]:
     return pieces
 
 
-def _crossing(statements: list, needs: list[list[Node]], escapes: list[Node]) -> list[int]:
-    """For each position, how many of the region's values are live across it."""
+def _crossing(statements: list, needs: list[list[Node]], escapes: list[Node], weights: Weights) -> list[int]:
+    """For each position, how many of the region's values are kept across it."""
     last: dict[Node, int] = {n: len(statements) for n in escapes}
     for position, wanted in enumerate(needs):
         for n in wanted:
@@ -112,6 +119,8 @@ def _crossing(statements: list, needs: list[list[Node]], escapes: list[Node]) ->
     change = [0] * (len(statements) + 2)
     for position, s in enumerate(statements):
         for n in defined_by(s):
+            if weights.is_read_again(n):
+                continue
             end = last.get(n, position)
             change[position + 1] += 1
             change[end + 1] -= 1
@@ -187,6 +196,9 @@ def get_slot(emitter, at: int, code: str, lanes: int) -> str:
 
 
 def load_slot(emitter, slots: Slots, node: Node) -> None:
+    if emitter.weights.is_read_again(node):
+        emitter.env[node] = emitter.load(node)
+        return
     lanes = emitter.slot_lanes[node]
     emitter.env[node] = emitter.as_operand(get_slot(emitter, slots.places[node], node.dtype, lanes), lanes)
 
@@ -198,11 +210,13 @@ def emit_pieces(emitter, region: Region, escapes: list[Node]) -> None:
     own = {n for piece in pieces for n in piece.defines}
     last = _last_piece(pieces, escapes)
     for n in dict.fromkeys(n for piece in pieces for n in piece.needs if n not in own):
-        store_slot(emitter, slots, n)
+        if not emitter.weights.is_read_again(n):
+            store_slot(emitter, slots, n)
     if emitter.mask is not None:
         put_slot(emitter, slots.take("mask", SLOT_BYTES * emitter.lanes), emitter.mask, "b1", emitter.lanes)
     for number, piece in enumerate(pieces):
-        _emit_piece(emitter, piece, slots, {n for n in piece.defines if last.get(n, -1) > number})
+        kept = {n for n in piece.defines if last.get(n, -1) > number and not emitter.weights.is_read_again(n)}
+        _emit_piece(emitter, piece, slots, kept)
         for n in [n for n in slots.places if isinstance(n, Node) and last.get(n, -1) <= number]:
             slots.release(n, SLOT_BYTES * emitter.slot_lanes[n])
     for n in dict.fromkeys(n for n in escapes if n in own):

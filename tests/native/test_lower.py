@@ -187,3 +187,19 @@ def test_more_results_than_are_ordered_together():
     assert native.jit(function).compiled(x).kinds["store"] > schedule.TOGETHER
     for mine, theirs in zip(flat_numpy(native.jit(function)(x)), flat_numpy(jax.jit(function)(x)), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=TOLERANCE)
+
+
+def test_elements_of_inputs_are_read_again_where_long_code_is_cut():
+    def loss(weights, x):
+        for w in weights:
+            x = jnp.tanh(w @ x)
+        return jnp.sum(x**2)
+
+    weights = [np.random.default_rng(k).normal(size=(16, 16)) / 4 for k in range(5)]
+    x = np.linspace(-1, 1, 16)
+    code = native.jit(jax.grad(loss)).compiled(weights, x)
+    assert code.operations["order"] > 5000  # so it is cut
+    assert code.workspace_bytes < 8 * 16 * 5 * 3  # a few values for each of the layers' elements, not the weights
+    expected = jax.jit(jax.grad(loss))(weights, x)
+    for mine, theirs in zip(native.jit(jax.grad(loss))(weights, x), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=TOLERANCE)
