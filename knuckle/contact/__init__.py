@@ -3,8 +3,19 @@
 from knuckle.contact.collide import Contacts, collide
 from knuckle.contact.compliant import Compliant
 from knuckle.contact.impulse import Impulse
+from knuckle.contact.interior_point import InteriorPoint
 from knuckle.contact.outcome import Outcome
 from knuckle.contact.pairs import Pair, contact_pairs
 from knuckle.contact.touch import INACTIVE_GAP
 
-__all__ = ["INACTIVE_GAP", "Compliant", "Contacts", "Impulse", "Outcome", "Pair", "collide", "contact_pairs"]
+__all__ = [
+    "INACTIVE_GAP",
+    "Compliant",
+    "Contacts",
+    "Impulse",
+    "InteriorPoint",
+    "Outcome",
+    "Pair",
+    "collide",
+    "contact_pairs",
+]

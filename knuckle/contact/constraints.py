@@ -174,4 +174,4 @@ def _follow(model: Model, q: Vec, k: int) -> tuple[Jacobian, Array]:
 
 def _deflection(model: Model, q: Vec, link: int) -> Array:
     at = model.topology.q_start[link]
-    return q[at] - model.reference[at]
+    return jnp.asarray(q)[at] - model.reference[at]

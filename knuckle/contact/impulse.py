@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from knuckle.contact.laws import Coulomb, Pyramid
+from knuckle.contact.laws import Coulomb, Law, Pyramid
 from knuckle.contact.laws_smooth import Relaxed
 from knuckle.contact.resolve import ContactModel, Push, Scene, Time
 from knuckle.contact.rows import inverse_masses
@@ -73,11 +73,19 @@ class Impulse(ContactModel):
         aim = jnp.pad(near.pick(target)[:, None], ((0, 0), (0, axes - 1)))
         mu = near.pick(friction)
         moment = None if over is None else lambda r: near.pick(over)[:, None] * r
-        hard = (Pyramid if self.pyramid else Coulomb)(mu, axes - 1)
-        if self.smoothing is None:
+        hard, soft = self.hard_law(mu, scene), self.soft_law(mu, scene)
+        if soft is None:
             return Push(hard, aim, moment)
-        soft = Relaxed(mu, near.pick(each_contact(self.smoothing, scene)), axes - 1)
         return Push(soft, aim, moment) if self.smooth == "both" else Push(hard, aim, moment, soft)
+
+    def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
+        return (Pyramid if self.pyramid else Coulomb)(friction, scene.frame.shape[1] - 1)
+
+    def soft_law(self, friction: Float[Array, " near"], scene: Scene) -> Law | None:
+        """The relaxed law, if it is wanted."""
+        if self.smoothing is None:
+            return None
+        return Relaxed(friction, scene.near.pick(each_contact(self.smoothing, scene)), scene.frame.shape[1] - 1)
 
     def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> tuple[Array, Array | None]:
         """Least normal velocity after the step, and how much of the step is over when its impulse acts."""

@@ -32,9 +32,9 @@ from knuckle.contact.interior_path import (
     scaled,
     slack,
 )
+from knuckle.contact.interior_problem import Problem, join, proximal, row_scale, split
 from knuckle.contact.interior_pyramid import corners, imbalance, imbalance_slope, residual
-from knuckle.contact.newton import Solution, proximal
-from knuckle.contact.problem import Problem, join, row_scale, split
+from knuckle.contact.search import Solution
 
 Vec = Float[Array, " row"]
 
@@ -68,8 +68,7 @@ def solve(
     if known and smoothing < 0:
         raise ValueError(f"interior: smoothing must not be negative, got {smoothing} m/s")
     if problem.b.shape[0] == 0:
-        zero = jnp.zeros((), problem.b.dtype)
-        return Solution(problem.b, zero, zero <= tolerance, jnp.zeros((), jnp.int32))
+        return nothing(problem.b)
     fixed, start = jax.lax.stop_gradient((problem, start))
     if known and smoothing == 0:
         found = jax.lax.stop_gradient(_search(fixed, start, tolerance, most_iterations, directions))
@@ -84,6 +83,12 @@ def solve(
     return solution._replace(
         converged=solution.converged & (relaxed.error <= tolerance), iterations=found.total + relaxed.total
     )
+
+
+def nothing(b: Vec) -> Solution:
+    """The solution of a problem without rows."""
+    zero = jnp.zeros((), b.dtype)
+    return Solution(b, zero, zero == 0, jnp.zeros((), jnp.int32))
 
 
 def _solution(r: Vec, found: _Search | _Relaxed, tolerance: float) -> Solution:

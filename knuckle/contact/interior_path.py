@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
+from knuckle.contact.interior_problem import Problem, Split, join, split
 from knuckle.contact.interior_pyramid import corners
-from knuckle.contact.problem import Problem, Split, join, split
 
 Vec = Float[Array, " row"]
 

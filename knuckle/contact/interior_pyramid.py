@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
-from knuckle.contact.problem import Problem, Split, join, row_scale, split, velocity
+from knuckle.contact.interior_problem import Problem, Split, join, row_scale, split, velocity
 
 Vec = Float[Array, " row"]
 
@@ -99,13 +99,13 @@ def margin(problem: Problem, r: Vec, directions: int) -> Float[Array, ""]:
     s, d = split(problem, scale * r - velocity(problem, r)), split(problem, scale)
     push = s.contact[:, 0]
     radius = problem.friction * jnp.maximum(push, 0.0)
-    tangent = jnp.where(problem.friction > 0, _to_mode_change(s.contact[:, 1:], radius, directions), jnp.inf)
+    tangent = jnp.where(problem.friction > 0, to_mode_change(s.contact[:, 1:], radius, directions), jnp.inf)
     contact = jnp.where(push > 0, jnp.minimum(push, tangent), -push)
     bounded = jnp.abs(jnp.abs(s.bounded) - d.bounded * problem.bound)
     return jnp.min(jnp.concatenate([contact, jnp.abs(s.one_sided), bounded]), initial=jnp.inf)
 
 
-def _to_mode_change(x: Float[Array, "contact 2"], radius: Float[Array, " contact"], directions: int):
+def to_mode_change(x: Float[Array, "contact 2"], radius: Float[Array, " contact"], directions: int):
     """Distance of x from the lines between the inside, the edges' and the corners' regions of the polygon."""
     if directions == 2:
         return jnp.abs(jnp.abs(x[:, 0]) - radius)

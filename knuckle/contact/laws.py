@@ -153,7 +153,7 @@ class Pyramid(Coulomb):
 def project_on_cone(x: Blocks, friction: Scale) -> Blocks:
     """The nearest point of Coulomb's cone |x_t| <= friction x_n."""
     n, t = x[:, 0], length(x[:, 1:])
-    normal = jnp.where(t <= friction * n, n, jnp.maximum((n + friction * t) / (1 + friction**2), 0.0))
+    normal = jnp.maximum(jnp.where(t <= friction * n, n, (n + friction * t) / (1 + friction**2)), 0.0)
     tangent = jnp.minimum(t, friction * normal)[:, None] * unit(x[:, 1:])
     return jnp.concatenate([normal[:, None], tangent], axis=1)
 
@@ -163,6 +163,7 @@ class Between(Law):
 
     lower: Scale
     upper: Scale
+    equal: bool = eqx.field(static=True, default=False)  # the bounds are one
 
     def imbalance(self, r, u, scale):
         return u - jnp.clip(u - scale[:, None] * r, self.lower[:, None], self.upper[:, None])

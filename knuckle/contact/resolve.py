@@ -32,11 +32,12 @@ from knuckle.contact.rows import (
     world_axes,
 )
 from knuckle.contact.search import Solution
-from knuckle.contact.system import System, Vec, block_scales, blocks, margin
+from knuckle.contact.system import Laws, System, Vec, block_scales, blocks, margin
 from knuckle.dynamics.aba import Factor, factor_mass_matrix
 from knuckle.kinematics import Articulation, articulation
 from knuckle.model.joints import retract
 from knuckle.model.model import Model, State
+from knuckle.tree import Tree
 
 Time = float | Float[Array, ""]
 Motion = Callable[[Model, Vec | None, Vec | None], tuple[Vec, Model]]
@@ -110,7 +111,12 @@ class ContactModel(eqx.Module):
         """R of the contacts [1/kg]."""
 
     @abstractmethod
-    def solve(self, system: System, start: Vec) -> Solution: ...
+    def solve(self, system: System, start: Vec) -> Solution:
+        """Impulses that obey the laws; without derivative."""
+
+    def with_derivative(self, dofs: Tree, laws: Laws, u: Vec, v: Vec, r: Vec, A, factor: Factor, J: Jacobian):
+        """Impulses r and velocities v of the joints, given u and v with their derivatives at fixed r."""
+        return at_solution(dofs, laws, u, v, r, A, factor, J)
 
     def contacts(self, model: Model, q: Float[Array | np.ndarray, " nq"]) -> Contacts:
         """The contact points at coordinates q."""
@@ -156,7 +162,7 @@ class ContactModel(eqx.Module):
             v, _ = motion(smooth, scene.wrenches(model, contact), on_joints)
             u = self._velocities(model, scene, push, v) + R * r
             fixed = jax.lax.stop_gradient(system.A)
-            r, v = at_solution(model.topology.dofs, system.laws, u, v, r, fixed, factor, scene.J)
+            r, v = self.with_derivative(model.topology.dofs, system.laws, u, v, r, fixed, factor, scene.J)
             return system, found, r, u, v
 
         system, found, r, u, v = solved(push.law, self._start(scene, state))
@@ -192,7 +198,7 @@ class ContactModel(eqx.Module):
         above, below = (jnp.where(x < 0, self.correction * x, x) / dt for x in scene.limits[1:])
         back = -self.correction * scene.ties.error / dt
         friction = jnp.asarray(model.friction)[scene.rubbing]
-        laws = Between(-above, below), Between(back, back), Bounded(dt * friction)
+        laws = Between(-above, below), Between(back, back, equal=True), Bounded(dt * friction)
         return tuple(law for law in laws if law.rows)
 
     def _regularisation(self, model: Model, scene: Scene, A: Float[Array, "row row"]) -> Vec:

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import knuckle as kn
+from knuckle.contact.interior_problem import Problem
 from knuckle.contact.laws import Coulomb
-from knuckle.contact.problem import Problem
 from knuckle.contact.system import System
 
 GROUND = [kn.shapes.plane(name="ground")]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from knuckle import native
-from knuckle.contact import interior, newton
+from knuckle.contact import interior
+from knuckle.contact.interior_problem import Problem, row_scale, velocity
 from knuckle.contact.interior_pyramid import corners, imbalance, imbalance_slope, margin, project_on_polygon, residual
-from knuckle.contact.problem import Problem, row_scale, velocity
-from tests.contact.scenes import as_problem, block, random_contacts, stack
+from knuckle.contact.search import search
+from tests.contact.scenes import as_problem, as_system, block, random_contacts, stack
 
 TOLERANCE = 1e-8
 NONE = jnp.zeros(0)
@@ -118,7 +119,7 @@ def test_all_laws_hold_beside_each_other():
 
 
 def by_newton(problem: Problem):
-    return newton.solve(problem, jnp.zeros_like(problem.b), tolerance=1e-10, most_iterations=600)
+    return search(as_system(problem), jnp.zeros_like(problem.b), tolerance=1e-10, most_iterations=600)
 
 
 def test_without_friction_it_agrees_with_newtons_method():

@@ -1,0 +1,190 @@
+"""Rigid contact as the mixed complementarity problem of the 2018 paper, solved by an interior-point method.
+
+As `Impulse`, but friction is a pyramid and the search follows the central path, on which it can stop: with `smoothing`
+value and derivative, or the derivative alone, are those of the relaxed problem (End-to-End Differentiable Physics).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle import spatial
+from knuckle.contact import interior
+from knuckle.contact.impulse import Impulse
+from knuckle.contact.interior_problem import Problem
+from knuckle.contact.interior_pyramid import allowed, corners, to_mode_change
+from knuckle.contact.laws import Between, Bounded, Coulomb, Law, slopes_by_jacobian
+from knuckle.contact.resolve import Scene
+from knuckle.contact.rows import response
+from knuckle.contact.search import Solution
+from knuckle.contact.system import Laws, System, Vec, block_scales, residual, velocity
+
+IDLE = 1e-13  # of a row's diagonal of A: what keeps the two sides of a limit from pushing against each other
+FARTHEST = 1e3  # a gap closes no row that is this many times farther than anything moves
+
+
+class Polygon(Coulomb):
+    """Coulomb's law with a regular polygon in place of the cone's circle."""
+
+    directions: int = eqx.field(static=True, default=4)
+
+    def imbalance(self, r, u, scale):
+        return scale[:, None] * r - _lawful(scale[:, None] * r - u, self.friction, self.directions)
+
+    def slopes(self, r, u, scale):
+        return slopes_by_jacobian(self, r, u, scale)
+
+    def error(self, r, u, scale):
+        return self.imbalance(r, u, scale)
+
+    def margin(self, r, u, scale):
+        aim = _padded(scale[:, None] * r - u)
+        room = self.friction * jnp.maximum(aim[:, 0], 0.0)
+        tangent = jnp.where(self.friction > 0, to_mode_change(aim[:, 1:], room, self.directions), jnp.inf)
+        return jnp.where(aim[:, 0] > 0, jnp.minimum(aim[:, 0], tangent), -aim[:, 0])
+
+
+def _padded(x: Float[Array, "contact axis"]) -> Float[Array, "contact 3"]:
+    return jnp.pad(x, ((0, 0), (0, 3 - x.shape[1])))
+
+
+def _lawful(aim: Float[Array, "contact axis"], friction, directions: int) -> Float[Array, "contact axis"]:
+    return allowed(_padded(aim), friction, directions)[:, : aim.shape[1]]
+
+
+class InteriorPoint(Impulse):
+    """Rigid contact with a friction pyramid of `directions` corners, by a primal-dual interior-point method."""
+
+    directions: int = eqx.field(static=True, default=4)  # in a model that moves in a plane: 2
+
+    def __check_init__(self):
+        corners(self.directions)
+
+    def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
+        tangents = scene.frame.shape[1] - 1
+        return Polygon(friction, tangents, directions=2 if tangents == 1 else self.directions)
+
+    def soft_law(self, friction: Float[Array, " near"], scene: Scene) -> Law | None:
+        return None  # the interior point method relaxes the law itself
+
+    def solve(self, system: System, start: Vec) -> Solution:
+        found = self._interior(jax.lax.stop_gradient(system), jax.lax.stop_gradient(start))
+        if self.smoothing is not None and self.smooth == "both":
+            return found
+        scales = block_scales(system.A, system.laws)
+        error = residual(system.laws, found.impulse, velocity(system, found.impulse), scales)
+        return found._replace(residual=error, converged=found.converged & (error <= self.tolerance))
+
+    def with_derivative(self, dofs, laws: Laws, u: Vec, v: Vec, r: Vec, A, factor, J) -> tuple[Vec, Vec]:
+        """The search's own rule for a problem whose b moves as u does at fixed r."""
+        if not r.size:
+            return r, v
+        moving = System(A, u - spatial.apply(A, r), laws)
+        impulse = self._interior(moving, r).impulse
+        change = impulse - jax.lax.stop_gradient(impulse)
+        return r + change, v + response(dofs, factor, J, change)
+
+    def _interior(self, system: System, start: Vec) -> Solution:
+        """The search on the system as a mixed complementarity problem."""
+        if not start.size:
+            return interior.nothing(system.b)
+        lift = jnp.asarray(_lift(system.laws), system.b.dtype)
+        problem = _as_problem(system, lift)
+        found = interior.solve(
+            problem,
+            _split_limits(system.laws, start, lift),
+            tolerance=self.tolerance,
+            most_iterations=self.most_iterations,
+            directions=_parts(system.laws).contact.directions,
+            smoothing=0.0 if self.smoothing is None else self.smoothing,
+            smooth_value=self.smooth == "both",
+        )
+        return found._replace(impulse=spatial.apply(lift, found.impulse))
+
+
+class _Parts(NamedTuple):
+    """The laws of a system by what they are in the problem."""
+
+    contact: Polygon
+    limits: list[Between]
+    ties: list[Between]
+    dry: list[Bounded]
+
+    @property
+    def contacts(self) -> int:
+        return self.contact.rows // self.contact.block
+
+    @property
+    def one_sided(self) -> slice:
+        """The problem's rows of limits, two for each."""
+        first = 3 * self.contacts
+        return slice(first, first + sum(2 * law.rows for law in self.limits))
+
+
+def _parts(laws: Laws) -> _Parts:
+    contact = laws[0]
+    assert isinstance(contact, Polygon)
+    between = [law for law in laws if isinstance(law, Between)]
+    return _Parts(
+        contact,
+        [law for law in between if not law.equal],
+        [law for law in between if law.equal],
+        [law for law in laws if isinstance(law, Bounded)],
+    )
+
+
+def _lift(laws: Laws) -> np.ndarray:
+    """Rows of the system by rows of the problem: three per contact, limits as two one-sided rows."""
+    contact, limits, ties, dry = parts = _parts(laws)
+    blocks = [np.kron(np.eye(parts.contacts), np.eye(contact.block, 3))]
+    blocks += [np.concatenate([np.eye(law.rows), -np.eye(law.rows)], axis=1) for law in limits]
+    blocks += [np.eye(law.rows) for law in (*ties, *dry)]
+    lift = np.zeros((sum(len(b) for b in blocks), sum(b.shape[1] for b in blocks)))
+    at = np.zeros(2, int)
+    for b in blocks:
+        lift[at[0] : at[0] + b.shape[0], at[1] : at[1] + b.shape[1]] = b
+        at += b.shape
+    return lift
+
+
+def _as_problem(system: System, lift: Array) -> Problem:
+    contact, limits, ties, dry = parts = _parts(system.laws)
+    A = spatial.compose(spatial.compose(lift.T, system.A), lift)
+    offsets = [jnp.zeros(3 * parts.contacts, A.dtype), *(jnp.concatenate([law.lower, -law.upper]) for law in limits)]
+    offsets += [*(law.lower for law in ties), *(jnp.zeros(law.rows, A.dtype) for law in dry)]
+    b = spatial.apply_transpose(lift, system.b) - jnp.concatenate(offsets)
+    return Problem(
+        A=A + jnp.diag(_idle(A, parts)),
+        b=_within_reach(b),
+        friction=contact.friction,
+        bound=dry[0].bound if dry else jnp.zeros(0, A.dtype),
+        one_sided=jnp.zeros(parts.one_sided.stop - parts.one_sided.start, A.dtype),
+    )
+
+
+def _idle(A: Float[Array, "row row"], parts: _Parts) -> Vec:
+    """What is added to the diagonal of A: for a planar contact's tangent that there is not, and for limits."""
+    diagonal = jnp.diagonal(A)
+    idle = jnp.zeros_like(diagonal).at[parts.one_sided].set(IDLE * diagonal[parts.one_sided])
+    if parts.contact.block == 2:
+        end = 3 * parts.contacts
+        idle = idle.at[2:end:3].set(diagonal[0:end:3])
+    return idle
+
+
+def _within_reach(b: Vec) -> Vec:
+    """Velocities, those of rows that nothing could close shortened: they would set the scale of the search."""
+    moving = jnp.max(jnp.where(b < 0, -b, 0.0), initial=1e-3)
+    return jnp.minimum(b, FARTHEST * jax.lax.stop_gradient(moving))
+
+
+def _split_limits(laws: Laws, start: Vec, lift: Array) -> Vec:
+    """Impulses of the problem's rows that give those of the system's: each limit by the side that pushes."""
+    raised, at = spatial.apply_transpose(lift, start), _parts(laws).one_sided
+    return raised.at[at].set(jnp.maximum(raised[at], 0.0))

@@ -1,0 +1,88 @@
+"""`InteriorPoint` in the step: beside `Impulse`, with constraints, and its derivative."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import knuckle as kn
+from knuckle.contact import Impulse, InteriorPoint
+from tests.contact.scenes import boxes, pose
+
+ROD = (1 / 12, 1 / 12, 1e-3)
+
+
+def final(model, q, qd, contact, *, steps=100, dt=2e-3):
+    run = kn.rollout(model, kn.State(q, qd), dt=dt, steps=steps, contact=contact)
+    assert run.contact is not None
+    return jnp.concatenate([run.q[-1], run.qd[-1]]), run.contact.converged.all()
+
+
+def test_a_box_that_slides_along_a_direction_of_the_pyramid_moves_as_on_the_cone():
+    model = boxes(1)
+    q, qd = pose([0, 0, 0.5]), np.array([1.0, 0, 0, 0, 0, 0])
+    cone, pyramid = (
+        kn.native.jit(lambda q, qd, c=c: final(model, q, qd, c))(q, qd) for c in (Impulse(), InteriorPoint())
+    )
+    assert bool(pyramid[1])
+    np.testing.assert_allclose(pyramid[0], cone[0], atol=1e-6)  # both solved to 1e-8 m/s, 100 steps
+    assert float(pyramid[0][0]) > 0.1
+
+
+def planar_chain():
+    """Hinges about y with a limit, dry friction and a tie, and a ball at the tip over the ground."""
+    links = [
+        kn.Link("base", joints=kn.prismatic("x", friction=0.4), mass=1.0, position=(0, 0, 1.2)),
+        kn.Link("a", "base", kn.revolute("y", lower=-0.2, upper=0.35), mass=1.0, com=(0, 0, -0.5), inertia=ROD),
+        kn.Link(
+            "b",
+            "a",
+            kn.revolute("y"),
+            position=(0, 0, -0.6),
+            mass=1.0,
+            com=(0, 0, -0.3),
+            inertia=ROD,
+            shapes=kn.shapes.sphere(0.1, position=(0, 0, -0.6), friction=(0.6,)),
+        ),
+        kn.Link("c", "base", kn.revolute("y"), mass=0.5, com=(0, 0, -0.5), inertia=ROD),
+    ]
+    tie = kn.Mimic("c_joint", "b_joint", (0.1, 0.5, 0.2, 0, 0))
+    return kn.build(links, world_shapes=[kn.shapes.plane(friction=(0.6,))], equalities=[tie])
+
+
+def test_with_limits_ties_and_dry_friction_in_a_plane_it_moves_as_the_cone_does():
+    """In a plane the pyramid is the cone."""
+    model = planar_chain()
+    q, qd = np.array([0.0, 0.349, -0.6, 0.0]), np.array([0.3, 1.0, -0.4, 0.0])
+    cone, pyramid = (
+        kn.native.jit(lambda q, qd, c=c: final(model, q, qd, c, steps=60))(q, qd) for c in (Impulse(), InteriorPoint())
+    )
+    assert bool(cone[1]) and bool(pyramid[1])
+    np.testing.assert_allclose(pyramid[0], cone[0], atol=1e-6)
+    gradients = [
+        kn.native.jit(jax.jacfwd(lambda q, c=c: final(model, q, jnp.asarray(qd), c, steps=60)[0]))(q)
+        for c in (Impulse(tolerance=1e-11), InteriorPoint(tolerance=1e-11))
+    ]
+    np.testing.assert_allclose(gradients[1], gradients[0], atol=1e-5 * np.abs(gradients[0]).max())
+
+
+@pytest.mark.parametrize("smooth", ["both", "derivative"])
+def test_smoothing_gives_a_gradient_before_the_touch(smooth):
+    """A ball 1 mm over the ground and at rest: what its step does to the next velocity is felt ahead of the touch."""
+    link = kn.Link("ball", joints=kn.prismatic("z"), mass=1.0, shapes=kn.shapes.sphere(0.1))
+    model = kn.build([link], world_shapes=[kn.shapes.plane()])
+
+    def speed(h, contact):
+        return kn.step(model, kn.State(jnp.array([0.1]) + h, jnp.zeros(1)), dt=1e-3, contact=contact).qd[0]
+
+    soft = InteriorPoint(smoothing=0.5, smooth=smooth)
+    value, slope = kn.native.jit(jax.value_and_grad(lambda h: speed(h, soft)))(1e-3)
+    hard, flat = kn.native.jit(jax.value_and_grad(lambda h: speed(h, InteriorPoint())))(1e-3)
+    assert float(flat) == 0.0 and abs(float(slope)) > 1.0
+    if smooth == "derivative":
+        assert float(value) == pytest.approx(float(hard), abs=1e-12)
+    else:
+        assert float(value) > float(hard) + 1e-3
+        h = 1e-6
+        around = [float(kn.native.jit(lambda h: speed(h, soft))(1e-3 + d)) for d in (h, -h)]
+        assert float(slope) == pytest.approx((around[0] - around[1]) / (2 * h), rel=1e-5)
