@@ -117,7 +117,8 @@ def test_distances_are_mujocos(pair):
         np.testing.assert_allclose(gaps, theirs, rtol=FACE_FOR_EDGE, atol=1e-12)
         return
     for number in np.flatnonzero(np.abs(gaps - theirs) > MUJOCO_ERROR):
-        assert abs(most_separation(*solids(qs[number], pair), ours[number, NORMAL]) - gaps[number]) < REFERENCE_ERROR
+        a, b = solids(qs[number], pair)
+        assert abs(most_separation(a, b, ours[number, NORMAL]) - gaps[number]) < REFERENCE_ERROR
     if "sphere" in kinds(pair)[0] and kinds(pair)[1] in ("sphere", "capsule", "box", "cylinder", "plane"):
         np.testing.assert_allclose(gaps, theirs, atol=1e-12)
 
