@@ -6,9 +6,10 @@ from the moment of impact, so positions, and gradients through the bounce, are t
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -24,6 +25,14 @@ from knuckle.model.model import Model
 
 PerContact = float | Float[Array, " contact"]
 TOUCHING, CORNER = 2e-6, 4e-7  # [m]; nearer than this, gaps close as gently as overlaps open
+
+
+class Targets(NamedTuple):
+    """What contacts aim at."""
+
+    speed: Float[Array, " contact"]  # least normal velocity after the step [m/s]
+    moment: Float[Array, " contact"] | None = None  # how much of the step is over when their impulses act [s]
+    margin: Float[Array, " contact"] | None = None  # to where an aim has a corner or a jump [m/s]
 
 
 class Impulse(ContactModel):
@@ -68,15 +77,17 @@ class Impulse(ContactModel):
 
     def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
         near, axes = scene.near, scene.frame.shape[1]
-        target, over = self._targets(model, scene, qd, v_free, dt)
+        target = self._targets(model, scene, qd, v_free, dt)
         friction = scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
-        aim = jnp.pad(near.pick(target)[:, None], ((0, 0), (0, axes - 1)))
+        aim = jnp.pad(near.pick(target.speed)[:, None], ((0, 0), (0, axes - 1)))
         mu = near.pick(friction)
-        moment = None if over is None else lambda r: near.pick(over)[:, None] * r
+        over, margin = (None if x is None else near.pick(x) for x in target[1:])
+        moment = None if over is None else lambda r: over[:, None] * r
         hard, soft = self.hard_law(mu, scene), self.soft_law(mu, scene)
         if soft is None:
-            return Push(hard, aim, moment)
-        return Push(soft, aim, moment) if self.smooth == "both" else Push(hard, aim, moment, soft)
+            return Push(hard, aim, moment, margin=margin)
+        hard, derivative = (soft, None) if self.smooth == "both" else (hard, soft)
+        return Push(hard, aim, moment, derivative, margin)
 
     def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
         return (Pyramid if self.pyramid else Coulomb)(friction, scene.frame.shape[1] - 1)
@@ -87,16 +98,16 @@ class Impulse(ContactModel):
             return None
         return Relaxed(friction, scene.near.pick(each_contact(self.smoothing, scene)), scene.frame.shape[1] - 1)
 
-    def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> tuple[Array, Array | None]:
-        """Least normal velocity after the step, and how much of the step is over when its impulse acts."""
+    def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Targets:
         gap = scene.contacts.gap
         share = dt * self.beta**2 / jnp.maximum(dt * self.beta**2 + 2 * self.alpha, 1e-300)
         kept_apart = -(share * gap + (1 - share) * _beyond_touching(gap)) / dt
         if not isinstance(self.restitution, Tracer) and not np.any(np.asarray(self.restitution)):
-            return kept_apart, None
+            return Targets(kept_apart)
         before = scene.speeds(model, qd)[:, 0]
         if not self.time_of_impact:
-            return jnp.maximum(kept_apart, -self.restitution * before), None
+            rebound = -self.restitution * before
+            return Targets(jnp.maximum(kept_apart, rebound), margin=jnp.abs(kept_apart - rebound))
         u = scene.speeds(model, v_free)[:, 0]
         a = (u - before) / dt
         hit = (gap + dt * u < 0) & (u < 0)
@@ -104,7 +115,14 @@ class Impulse(ContactModel):
         left = dt - moment
         rebound = -self.restitution * (u - left * a) + left * a
         bounce = hit & (rebound > 0)
-        return jnp.where(bounce, rebound, kept_apart), jnp.where(bounce, moment, jnp.zeros_like(gap))
+        soon = jnp.minimum(-u, -u - gap / dt)  # positive where it hits
+        to_jump = jnp.abs(jnp.minimum(soon, jnp.where(hit, rebound, -self.restitution * u)))
+        to_corner = jnp.where(bounce, jnp.abs(gap) / dt, jnp.inf)  # overlaps bounce at once, gaps when they are closed
+        return Targets(
+            jnp.where(bounce, rebound, kept_apart),
+            jnp.where(bounce, moment, jnp.zeros_like(gap)),
+            jax.lax.stop_gradient(jnp.minimum(to_jump, to_corner)),
+        )
 
 
 def _beyond_touching(gap: Float[Array, " contact"]) -> Float[Array, " contact"]:

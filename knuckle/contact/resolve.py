@@ -93,6 +93,7 @@ class Push(NamedTuple):
     aim: Float[Array, "near axis"]  # velocity that the law counts from [m/s]
     moment: Callable[[Blocks], Blocks] | None = None  # impulses times when they act, after the step's start [N s^2]
     derivative_law: Law | None = None  # whose solution's derivative stands for that of `law`
+    margin: Float[Array, " near"] | None = None  # to where the aim or the moment has a corner or a jump [m/s]
 
 
 class ContactModel(eqx.Module):
@@ -170,7 +171,7 @@ class ContactModel(eqx.Module):
             _, _, soft_r, _, soft_v = solved(push.derivative_law, found.impulse)
             r, v = (_with_derivative_of(hard, soft) for hard, soft in ((r, soft_r), (v, soft_v)))
         moved = retract(model, q, dt * v - self._not_yet(model, heavy, q, scene, push, r))
-        outcome = self._outcome(model, scene, found, system, r, u, v, R, dt)
+        outcome = self._outcome(model, scene, push, found, system, r, u, v, R, dt)
         rest = r[push.aim.size :]
         return State(moved, v, jnp.concatenate([outcome.impulse.reshape(-1), rest])), outcome
 
@@ -232,13 +233,17 @@ class ContactModel(eqx.Module):
         moment = push.moment(r[: push.aim.size].reshape(push.aim.shape))
         return change_of_velocity(heavy, q, scene.wrenches(model, moment))
 
-    def _outcome(self, model: Model, scene: Scene, found: Solution, system: System, r, u, v, R, dt) -> Outcome:
+    def _outcome(
+        self, model: Model, scene: Scene, push: Push, found: Solution, system: System, r, u, v, R, dt
+    ) -> Outcome:
         contact, *others = blocks(system.laws, r)
         flat = jnp.concatenate([part.reshape(-1) for part in others]) if others else r[:0]
         ends = np.cumsum([len(scene.limits.J), len(scene.ties.J)])
         velocity = scene.speeds(model, v)
         sinking = scene.contacts.gap + dt * velocity[:, 0] < 0
-        scales = block_scales(system.A, system.laws)
+        nearest_change = margin(system.laws, r, u, block_scales(system.A, system.laws))
+        if push.margin is not None:
+            nearest_change = jnp.minimum(nearest_change, jnp.min(push.margin, initial=jnp.inf))
         return Outcome(
             contacts=scene.contacts,
             frame=scene.frame,
@@ -250,6 +255,6 @@ class ContactModel(eqx.Module):
             residual=found.residual,
             converged=found.converged & ~scene.near.any_left_out(sinking),
             iterations=found.iterations,
-            margin=margin(system.laws, r, u, scales),
+            margin=nearest_change,
             slack=jnp.max(jnp.abs(R * r), initial=0.0),
         )
