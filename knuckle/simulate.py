@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle.contact.outcome import Outcome
-from knuckle.contact.resolve import ContactModel
+from knuckle.contact.resolve import KEPT, ContactModel
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.joints import difference, retract
@@ -47,12 +47,17 @@ def step(
     integrator: Integrator = SemiImplicitEuler(),
     contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
+    check: bool = False,
 ) -> State:
     """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin.
 
-    Without `contact` bodies pass through each other.
+    Without `contact` bodies pass through each other, joints pass their limits and equalities do not hold. `check`
+    raises ArithmeticError if contact was not solved, and warns where its gradient is one-sided.
     """
-    return advance(model, state, control, dt=dt, integrator=integrator, contact=contact, wrench=wrench)[0]
+    after, outcome = advance(model, state, control, dt=dt, integrator=integrator, contact=contact, wrench=wrench)
+    if check and outcome is not None:
+        outcome.check()
+    return after
 
 
 def advance(
@@ -87,6 +92,7 @@ def rollout(
     wrench: Float[Array, "link 6"] | None = None,
     checkpoint: Checkpoint = "step",
     native: bool = False,
+    check: bool = False,
 ) -> Trajectory:
     """Many steps: `controls` is an array over time, one control that is held, a policy(time, state), or None.
 
@@ -96,11 +102,15 @@ def rollout(
         native: run as native code (`knuckle.native`), compiled once for all models of one topology; on a CPU much
             faster than `jax.jit`. For one model over and over, `native.jit` of a function that closes over it is
             faster still. Works under jit, grad and vmap too.
+        check: as in `step`, over all steps.
     """
     policy, table, steps = _policy(model, controls, steps)
     run = _native_run() if native else _run
     inputs = (model, state, table, dt, integrator, contact, wrench)
-    return run(*inputs, policy=policy, steps=steps, checkpoint=checkpoint)
+    trajectory = run(*inputs, policy=policy, steps=steps, checkpoint=checkpoint)
+    if check and trajectory.contact is not None:
+        trajectory.contact.check()
+    return trajectory
 
 
 @functools.cache
@@ -137,7 +147,8 @@ def linearize(
     rest = jnp.zeros_like(state.qd)
 
     def change(dq, dqd, control):
-        moved = State(retract(model, state.q, dq), state.qd + dqd, state.impulse)
+        """The search for impulses starts where it ends, so that it is done once."""
+        moved = State(retract(model, state.q, dq), state.qd + dqd, nominal.impulse)
         after = step(model, moved, control, dt=dt, **options)
         return jnp.concatenate([difference(model, nominal.q, after.q), after.qd - nominal.qd])
 
@@ -193,7 +204,7 @@ def _scan(following, start, xs, steps: int, checkpoint: Checkpoint):
         raise ValueError(f"checkpoint must be 'none', 'step' or 'sqrt', got {checkpoint!r}")
     if checkpoint == "none":
         return jax.lax.scan(following, start, xs, length=steps)
-    kept = jax.checkpoint(following)
+    kept = jax.checkpoint(following, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
     if checkpoint == "step" or steps < 4:
         return jax.lax.scan(kept, start, xs, length=steps)
     inner = math.isqrt(steps)

@@ -20,7 +20,14 @@ from knuckle.tree import Tree
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def at_solution(
-    dofs: Tree, laws: Laws, u: Vec, v: Vec, r: Vec, A: Float[Array, "row row"], factor: Factor, J: Jacobian
+    dofs: Tree,
+    laws: Laws,
+    u: Vec,
+    v: Vec,
+    r: Vec,
+    A: Float[Array, "row row"],
+    factor: Factor,
+    J: Jacobian,
 ) -> tuple[Vec, Vec]:
     """Impulses r and joint velocities v of a solved step, where u and v were computed at fixed r."""
     return r, v

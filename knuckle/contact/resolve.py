@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from knuckle import spatial
@@ -41,6 +42,7 @@ from knuckle.tree import Tree
 
 Time = float | Float[Array, ""]
 Motion = Callable[[Model, Vec | None, Vec | None], tuple[Vec, Model]]
+KEPT = "impulse"  # what reverse mode keeps of a step, so that no search is done again
 HELD = 1e-8  # regularisation of limits, equalities and joint friction over their diagonal of A
 
 
@@ -157,7 +159,7 @@ class ContactModel(eqx.Module):
             """The system under a law, what was found, and r, u and v with their derivatives."""
             system = System(A + jnp.diag(R), b, (law, *joint_laws))
             found = self.solve(system, start)
-            r = jax.lax.stop_gradient(found.impulse)
+            r = checkpoint_name(jax.lax.stop_gradient(found.impulse), KEPT)
             contact, joint = r[: push.aim.size].reshape(push.aim.shape), r[push.aim.size :]
             on_joints = spatial.apply_transpose(scene.J_joint, joint) if joint.size else None
             v, _ = motion(smooth, scene.wrenches(model, contact), on_joints)

@@ -194,3 +194,14 @@ def test_gradients_of_constrained_steps_match_differences():
     np.testing.assert_allclose(exact, numeric, atol=1e-4 * np.abs(numeric).max(), rtol=0)
     backward = kn.native.jit(jax.jacrev(lambda x: final(x)[0]))(np.zeros(15))
     np.testing.assert_allclose(backward, exact, atol=1e-9 * np.abs(numeric).max(), rtol=0)
+
+
+def test_check_raises_on_unsolved_steps_and_warns_at_kinks():
+    """A hanging pendulum that just touches its stop is at a change of mode; one iteration solves no falling one."""
+    model = kn.build([rod("a", lower=0.0, upper=2.0)])
+    with pytest.warns(UserWarning, match="one-sided"):
+        kn.step(model, kn.State(np.zeros(1), np.zeros(1)), dt=1e-3, contact=Impulse(), check=True)
+    with pytest.raises(ArithmeticError, match=r"not solved in . of 5 steps"):
+        roll(model, [0.5], [-600.0], dt=1e-3, steps=5, contact=Impulse(most_iterations=0), check=True)
+    with pytest.raises(ValueError, match=r"call \.contact\.check\(\)"):
+        jax.jit(lambda s: kn.step(model, s, dt=1e-3, contact=Impulse(), check=True))(kn.State(np.ones(1), np.zeros(1)))
