@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from knuckle.contact.impulse import PerContact, each_contact
 from knuckle.contact.laws_smooth import Given, Springy, friction_per_slip, normal_force
 from knuckle.contact.resolve import ContactModel, Push, Scene, Time
-from knuckle.contact.search import Solution, search
+from knuckle.contact.search import Solution, descend, search
 from knuckle.contact.system import System, Vec
 from knuckle.model.model import Model
 
@@ -48,7 +48,10 @@ class Compliant(ContactModel):
             raise ValueError(f"Compliant: substeps must be at least 1, or None, got {self.substeps}")
 
     def solve(self, system: System, start: Vec) -> Solution:
-        return search(system, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
+        limits = {"tolerance": self.tolerance, "most_iterations": self.most_iterations}
+        near, steps = descend(system, start, **limits)  # friction's slope fades where slip is over the transition
+        found = search(system, near, **limits)
+        return found._replace(iterations=found.iterations + steps)
 
     def softness(self, model: Model, scene: Scene) -> Float[Array, " near"]:
         return jnp.zeros_like(scene.near.pick(scene.contacts.gap))

@@ -62,7 +62,8 @@ def point_velocities(
     """Velocities in the world, per unit joint speed, of points that joints move forwards (1), backwards or not (0)."""
     arm = point[:, None, :] - axes.origin[None, :, :]
     turned = spatial.cross(jnp.broadcast_to(axes.angular[None], arm.shape), arm)
-    return jnp.where((sign != 0)[:, :, None], sign[:, :, None] * (axes.linear[None] + turned), 0.0)
+    signed = jnp.asarray(sign[:, :, None], turned.dtype) * (axes.linear[None] + turned)
+    return jnp.where((sign != 0)[:, :, None], signed, 0.0)
 
 
 def moved_by(model: Model, links: tuple[int, ...]) -> Float[np.ndarray, "contact dof"]:
@@ -87,7 +88,8 @@ def response(dofs: Tree, factor: Factor, J: Jacobian, impulse: Vec) -> Vec:
 def inverse_masses(model: Model, contacts: Contacts) -> Float[Array, " contact"]:
     """Sum over both sides of 1 / (mass of the link and what hangs on it) [1/kg]: the same at all coordinates."""
     carries = model.topology.links.ancestors.astype(float)
-    mass = jnp.sum(carries * model.inertia.mass[None, :], axis=1)
+    own = jnp.asarray(model.inertia.mass)
+    mass = jnp.sum(jnp.asarray(carries, own.dtype) * own[None, :], axis=1)
     inverse = jnp.where(mass > 0, 1 / jnp.where(mass > 0, mass, 1.0), 0.0)
     inverse = jnp.concatenate([inverse, jnp.zeros(1, inverse.dtype)])
     return inverse[np.array(contacts.link_a, int)] + inverse[np.array(contacts.link_b, int)]
@@ -102,7 +104,7 @@ def point_speeds(
     moving = rows(link_velocities(model, body.axes, qd), carried.link)
     angular, linear = spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:])
     point = rows(contacts.point, carried.contact)
-    velocity = carried.sign[:, None] * (linear + spatial.cross(angular, point - p))
+    velocity = jnp.asarray(carried.sign, p.dtype)[:, None] * (linear + spatial.cross(angular, point - p))
     relative = sum_rows(velocity, carried.contact, len(contacts))
     return spatial.apply(frames, relative)
 
@@ -117,7 +119,8 @@ def point_wrenches(
     """What impulses at the contacts are to the links: [torque; force] about each link's origin, world axes."""
     carried = _carried(model, contacts, body)
     R, p = carried.root
-    force = rows(spatial.apply_transpose(frames, impulse), carried.contact) * carried.sign[:, None]
+    pull = rows(spatial.apply_transpose(frames, impulse), carried.contact)
+    force = jnp.asarray(carried.sign, p.dtype)[:, None] * pull
     origin = p + spatial.apply(R, rows(body.in_root.position, carried.link))
     torque = spatial.cross(rows(contacts.point, carried.contact) - origin, force)
     return sum_rows(jnp.concatenate([torque, force], axis=1), carried.link, len(model.topology.parent))

@@ -18,6 +18,7 @@ from knuckle.contact.system import System, Vec, block_scales, imbalance, over_ro
 
 INNER_STEPS = 12  # Newton steps before the problem is made easier
 FIRST_RHO, EASIER, HARDER, MOST_RHO = 0.1, 10.0, 0.3, 1e3
+LEAST_SHARE = 1e-6  # of a Newton step; smaller ones lead nowhere
 
 
 class Solution(NamedTuple):
@@ -122,3 +123,40 @@ def _homotopy(system: System, scales: list[Scale], quick: _Newton, tolerance: fl
         total=quick.count,
     )
     return jax.lax.while_loop(unfinished, advance, begin)
+
+
+class _Descent(NamedTuple):
+    r: Vec
+    size: Float[Array, ""]  # length of the imbalance
+    share: Float[Array, ""]  # of a Newton step that is tried next
+    error: Float[Array, ""]
+    count: Int[Array, ""]
+
+
+def descend(system: System, start: Vec, *, tolerance: float, most_iterations: int) -> tuple[Vec, Int[Array, ""]]:
+    """Newton steps, halved until they lower the imbalance, and their number: for laws whose slopes fade far away."""
+    system, start = jax.lax.stop_gradient((system, start))
+    if not start.size:
+        return start, jnp.zeros((), jnp.int32)
+    scales, laws = block_scales(system.A, system.laws), system.laws
+
+    def at(r: Vec, share, count) -> _Descent:
+        u = velocity(system, r)
+        off = imbalance(laws, r, u, scales)
+        return _Descent(r, jnp.sqrt(jnp.sum(off * off)), share, residual(laws, r, u, scales), count)
+
+    def unfinished(now: _Descent):
+        return (now.error > tolerance) & (now.count < most_iterations) & (now.share > LEAST_SHARE)
+
+    def advance(now: _Descent) -> _Descent:
+        u = velocity(system, now.r)
+        S = slope(system.A, laws, now.r, u, scales)
+        newton = jnp.linalg.solve(S, imbalance(laws, now.r, u, scales))
+        tried = at(now.r - now.share * newton, jnp.minimum(4 * now.share, 1.0), now.count + 1)
+        kept = now._replace(share=0.5 * now.share, count=now.count + 1)
+        lower = tried.size < (1 - 0.1 * now.share) * now.size  # false for NaN
+        return jax.tree.map(lambda a, b: jnp.where(lower, a, b), tried, kept)
+
+    first = at(start, jnp.ones((), start.dtype), jnp.zeros((), jnp.int32))
+    last = jax.lax.while_loop(unfinished, advance, first)
+    return last.r, last.count
