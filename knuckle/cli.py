@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 import knuckle as kn
+from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import Integrator
 from knuckle.model.joints import neutral
 
@@ -41,15 +42,32 @@ METHODS = {
 }
 
 
+class Touching(StrEnum):
+    """Contact models by the names of the command line."""
+
+    NONE = "none"
+    IMPULSE = "impulse"
+    COMPLIANT = "compliant"
+    INTERIOR_POINT = "interior-point"
+
+
+TOUCHING = {
+    Touching.NONE: None,
+    Touching.IMPULSE: kn.contact.Impulse(),
+    Touching.COMPLIANT: kn.contact.Compliant(),
+    Touching.INTERIOR_POINT: kn.contact.InteriorPoint(),
+}
+WITH_CONTACT = (Method.SEMI_IMPLICIT, Method.IMPLICIT)
 INTERRUPTED = "interrupted"
 DIVERGED = "the simulation diverged to values that are not finite"
 
 
 class Run(NamedTuple):
-    """What was simulated, start included, and why it ended before its time, if it did."""
+    """What was simulated, start included, why it ended before its time, if it did, and steps that were not solved."""
 
     motion: kn.Trajectory
     ended_by: str = ""
+    unsolved: int = 0
 
 
 def main() -> None:
@@ -73,6 +91,9 @@ def simulate(
     time: Annotated[float, typer.Option(help="Simulated time in s.")] = 5.0,
     dt: Annotated[float, typer.Option(help="Time step in s.")] = 0.001,
     integrator: Annotated[Method, typer.Option(help="How a step is taken.")] = Method.SEMI_IMPLICIT,
+    contact: Annotated[
+        Touching, typer.Option(help="How bodies touch, and whether joint limits and equalities hold.")
+    ] = Touching.NONE,
     q: Annotated[str | None, typer.Option(help="Coordinates at the start: nq numbers with commas between.")] = None,
     qd: Annotated[str | None, typer.Option(help="Velocities at the start: nv numbers with commas between.")] = None,
     keyframe: Annotated[
@@ -95,17 +116,22 @@ def simulate(
     with jax.enable_x64(True):
         try:
             steps = _steps(time, dt)
+            if contact is not Touching.NONE and integrator not in WITH_CONTACT:
+                raise ValueError(f"--contact needs --integrator {' or '.join(WITH_CONTACT)}, got {integrator}")
             model = _load(robot, floating, repair_inertia)
             state = _start(model, q, qd, keyframe)
             held = _control(model, state, control)
+            _check_pairs(model, TOUCHING[contact])
             folder = _folder(folder or Path("runs") / Path(robot).stem)
         except (ValueError, OSError) as error:
             _fail(str(error))
-        _announce(model, state)
-        run = _simulate(model, state, held, dt, steps, METHODS[integrator])
+        _announce(model, state, contact)
+        run = _simulate(model, state, held, dt, steps, METHODS[integrator], TOUCHING[contact])
         if len(run.motion.time) < 2:
             _fail(f"{run.ended_by} at the first step: nothing is written", _code(run))
         _write(model, run.motion, folder, f"{model.name}   {integrator.value}, dt = {dt:g} s")
+    if run.unsolved:
+        err.print(f"[yellow]warning:[/] contact was not solved to its tolerance in {run.unsolved} steps")
     if run.ended_by:
         until = f"written is what was simulated until {run.motion.time[-1]:.4g} s of {time:g} s"
         _fail(f"{run.ended_by}; {until}", _code(run))
@@ -232,7 +258,13 @@ def _folder(folder: Path) -> Path:
     return folder
 
 
-def _announce(model: kn.Model, state: kn.State) -> None:
+def _check_pairs(model: kn.Model, contact: ContactModel | None) -> None:
+    """Raise if two shapes that may touch have no test."""
+    if contact is not None:
+        kn.contact.contact_pairs(model, self_collision=contact.self_collision)
+
+
+def _announce(model: kn.Model, state: kn.State, contact: Touching) -> None:
     out.print(
         f"[bold]{_plain(model.name)}[/]: {len(model.link_names)} links, nq {model.nq}, nv {model.nv}, nu {model.nu}"
     )
@@ -242,8 +274,8 @@ def _announce(model: kn.Model, state: kn.State) -> None:
         *(["joint limits"] if np.isfinite(model.lower).any() or np.isfinite(model.upper).any() else []),
         *(["equality constraints"] if any(model.equalities.active) else []),
     ]
-    if ignored:
-        out.print(f"[yellow]note:[/] the model has {' and '.join(ignored)}, which the simulation does not enforce yet")
+    if ignored and contact is Touching.NONE:
+        out.print(f"[yellow]note:[/] the model has {' and '.join(ignored)}, which only --contact enforces")
     still = _weightless_joints(model, state) if model.topology.weightless_tips else []
     if still:
         out.print(
@@ -252,7 +284,13 @@ def _announce(model: kn.Model, state: kn.State) -> None:
 
 
 def _simulate(
-    model: kn.Model, state: kn.State, control: np.ndarray, dt: float, steps: int, integrator: Integrator
+    model: kn.Model,
+    state: kn.State,
+    control: np.ndarray,
+    dt: float,
+    steps: int,
+    integrator: Integrator,
+    contact: ContactModel | None,
 ) -> Run:
     """Pieces of a roll-out, so that there is progress to show, and something to keep when it is interrupted."""
     from knuckle import native  # loads LLVM
@@ -260,28 +298,36 @@ def _simulate(
     piece = min(math.ceil(steps / LEAST_PIECES), LONGEST_PIECE)
     held = jnp.asarray(control)
     compiler = native.jit if jax.default_backend() == "cpu" else jax.jit
-    advance = compiler(lambda s: kn.rollout(model, s, held, dt=dt, steps=piece, integrator=integrator))
-    states, ended_by = [np.concatenate([state.q, state.qd])[None]], ""
+    options = {"dt": dt, "steps": piece, "integrator": integrator, "contact": contact}
+    advance = compiler(lambda s: _kept(kn.rollout(model, s, held, **options)))
+    states, ended_by, unsolved = [np.concatenate([state.q, state.qd])[None]], "", 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
     try:
         with Progress(*columns, TimeRemainingColumn(), console=out) as progress:
             task = progress.add_task("compiling", total=steps)
             for done in range(0, steps, piece):
-                motion = advance(state)
-                after = np.concatenate([motion.q, motion.qd], axis=1)[: steps - done]
+                after, solved = (np.asarray(x)[: steps - done] for x in advance(state))
                 count = _finite_rows(after)
                 states.append(after[:count])
+                unsolved += int(np.sum(~solved[:count]))
                 progress.update(task, completed=done + count, description="simulating")
                 if count < len(after):
                     ended_by = DIVERGED
                     break
-                state = motion.last
+                state = kn.State(*np.split(after[-1], [model.nq]))
     except KeyboardInterrupt:
         ended_by = INTERRUPTED
     q, qd = np.split(np.concatenate(states), [model.nq], axis=1)
     time, controls = dt * np.arange(len(q)), np.broadcast_to(control, (len(q), model.nu))
     motion = kn.Trajectory(jnp.asarray(time), jnp.asarray(q), jnp.asarray(qd), jnp.asarray(controls))
-    return Run(motion, ended_by)
+    return Run(motion, ended_by, unsolved)
+
+
+def _kept(motion: kn.Trajectory) -> tuple[jax.Array, jax.Array]:
+    """States, and whether contact was solved, after each step."""
+    states = jnp.concatenate([motion.q, motion.qd], axis=1)
+    solved = jnp.ones(len(states), bool) if motion.contact is None else motion.contact.converged
+    return states, solved
 
 
 def _finite_rows(values: np.ndarray) -> int:

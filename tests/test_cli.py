@@ -185,3 +185,13 @@ def test_help_does_not_load_what_it_does_not_need():
     script += "assert CliRunner().invoke(app, ['simulate', '--help']).exit_code == 0\n"
     script += "print([m for m in ('mujoco', 'yourdfpy', 'matplotlib', 'llvmlite') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
+
+
+def test_with_contact_the_quadruped_stands(knuckle, tmp_path):
+    """Its base sinks less than 3 cm into the springs of its servos; without contact it falls by g t^2 / 2 = 1.2 m."""
+    result = knuckle("simulate", "quadruped", "--contact", "impulse", "--time", "0.5", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    motion = np.load(tmp_path / "trajectory.npz")
+    assert motion["q"][-1, 2] > motion["q"][0, 2] - 0.03
+    refused = knuckle("simulate", "quadruped", "--contact", "impulse", "--integrator", "rk4", "--out", str(tmp_path))
+    assert refused.exit_code == 1 and "semi-implicit or implicit" in refused.output

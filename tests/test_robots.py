@@ -1,10 +1,13 @@
 """The robots that come with the package."""
 
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
 
+import knuckle as kn
 from knuckle import robots
+from knuckle.model.joints import neutral
 
 
 @pytest.mark.parametrize("name", robots.names())
@@ -34,3 +37,12 @@ def test_a_base_can_be_fixed():
 def test_an_unknown_name_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="no built-in robot 'spot'; there are arm, cartpole"):
         robots.load("spot")
+
+
+@pytest.mark.parametrize("name", robots.names())
+def test_keyframes_are_within_the_limits(name):
+    model = robots.load(name)
+    single = np.isin(model.topology.dof_link, model.topology.of_kind("revolute", "prismatic"))
+    for q in model.keyframes.values():
+        moved = np.asarray(kn.difference(model, jnp.asarray(neutral(model.topology)), jnp.asarray(q)))
+        assert np.all((moved >= model.lower)[single]) and np.all((moved <= model.upper)[single])

@@ -43,6 +43,7 @@ from knuckle.tree import Tree
 Time = float | Float[Array, ""]
 Motion = Callable[[Model, Vec | None, Vec | None], tuple[Vec, Model]]
 KEPT = "impulse"  # what reverse mode keeps of a step, so that no search is done again
+FASTEST_CORRECTION = 2.0  # [m/s or rad/s]; of limits and equalities that are far off
 HELD = 1e-8  # regularisation of limits, equalities and joint friction over their diagonal of A
 
 
@@ -198,8 +199,9 @@ class ContactModel(eqx.Module):
 
     def _joint_laws(self, model: Model, scene: Scene, dt: Time) -> tuple[Law, ...]:
         """Laws of joint limits, equalities and joint friction."""
-        above, below = (jnp.where(x < 0, self.correction * x, x) / dt for x in scene.limits[1:])
-        back = -self.correction * scene.ties.error / dt
+        most = FASTEST_CORRECTION
+        above, below = (jnp.where(x < 0, jnp.maximum(self.correction * x / dt, -most), x / dt) for x in scene.limits[1:])
+        back = jnp.clip(-self.correction * scene.ties.error / dt, -most, most)
         friction = jnp.asarray(model.friction)[scene.rubbing]
         laws = Between(-above, below), Between(back, back, equal=True), Bounded(dt * friction)
         return tuple(law for law in laws if law.rows)
