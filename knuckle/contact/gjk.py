@@ -130,7 +130,10 @@ def _face_weights(points: Float[Array, "4 3"]) -> tuple[Float[Array, "4 4"], Boo
 
 
 def _encloses_origin(points: Float[Array, "4 3"]) -> Bool[Array, ""]:
+    """Whether the origin is inside by more than rounding: corners may coincide, and volumes are then noise."""
     a, b, c, d = points
+    lengths = jnp.sqrt(spatial.dot(points, points))
+    noise = 16 * float(jnp.finfo(points.dtype).eps) * jnp.max(lengths) ** 3
     triple = lambda x, y, z: spatial.dot(spatial.cross(x, y), z)  # noqa: E731
     volumes = jnp.stack([triple(b, d, c), triple(a, c, d), triple(a, d, b), triple(a, b, c)])
-    return jnp.all(volumes > 0) | jnp.all(volumes < 0)
+    return jnp.all(volumes > noise) | jnp.all(volumes < -noise)

@@ -18,10 +18,9 @@ from knuckle import spatial
 from knuckle.contact.manifold import spread
 from knuckle.contact.support import Convex
 from knuckle.contact.touch import INACTIVE_GAP, Touch, constant, inactive_where, length_and_direction
-from knuckle.model.joints import plane_axes
 
 CORNERS = 8
-SLOPE = 0.03  # sine; what rises more than this from the furthest corner belongs to another face
+SLOPE = 0.03  # tangent; what lies further back than this, seen from the contact, belongs to another face
 SLACK = 1e-9  # of the extent; edges on each other count as crossing
 UNEVEN = 1e-6  # of the extent; how far corners of a face may lie off its plane
 FLATTEST = 1e-10  # of the squared extent, added to a polygon's moments: a segment has no slope across itself
@@ -48,7 +47,7 @@ def patch(a: Convex, b: Convex, witness: tuple[Scalar, Vec3, Vec3], slots: int) 
     """
     gap, point, n = witness
     scale = jax.lax.stop_gradient(a.extent + b.extent)
-    frame = jnp.stack([*plane_axes(n), n])
+    frame = _frame(a, n)
     origin = jax.lax.stop_gradient(point)
     of_a, of_b = _outline(a, -n, frame, origin), _outline(b, n, frame, origin)
     on_a, there_a = _cut(of_a, of_b, scale)
@@ -61,6 +60,14 @@ def patch(a: Convex, b: Convex, witness: tuple[Scalar, Vec3, Vec3], slots: int) 
     normals = jnp.broadcast_to(n[None], place.shape)
     found = inactive_where(~there, Touch(high - low, origin[None] + spatial.compose(place, frame), normals))
     return _with_witness(found, witness, scale, slots)
+
+
+def _frame(shape: Convex, n: Vec3) -> Float[Array, "3 3"]:
+    """Two tangents and the normal as rows; the first tangent lies along an axis of the shape, seen along the normal."""
+    turned = jnp.abs(spatial.apply_transpose(shape.rotation, jax.lax.stop_gradient(n)))
+    axis = shape.rotation.T[jnp.argmin(turned)]
+    tangent = spatial.normalize(axis - spatial.dot(axis, n) * n)
+    return jnp.stack([tangent, spatial.cross(n, tangent), n])
 
 
 def _with_witness(found: Touch, witness: tuple[Scalar, Vec3, Vec3], scale: Scalar, slots: int) -> Touch:
@@ -78,19 +85,24 @@ def _outline(shape: Convex, outward: Vec3, frame: Float[Array, "3 3"], origin: V
     """The part of a shape that is nearly furthest along a unit vector, in a frame of two tangents and the normal."""
     ways = spatial.compose(constant(_WAYS, frame, _WAYS.shape), frame[:2])
     core = shape.position[None] + spatial.apply(
-        shape.rotation[None], shape.corners[_corner_labels(shape, outward, ways)]
+        shape.rotation[None], shape.corners[_corner_labels(shape, outward, ways, origin)]
     )
     points = core + _rim(shape, outward, ways) + (shape.radius * outward)[None] - origin[None]
     local = spatial.compose(points, frame.T)
     return Outline(local[:, :2], local[:, 2])
 
 
-def _corner_labels(shape: Convex, outward: Vec3, ways: Float[Array, "corner 3"]) -> Array:
-    """For each way, the furthest of those corners of the core that lie nearly furthest outwards."""
+def _corner_labels(shape: Convex, outward: Vec3, ways: Float[Array, "corner 3"], origin: Vec3) -> Array:
+    """For each way, the furthest of those corners of the core that lie nearly furthest outwards.
+
+    Slopes are seen from the point of contact: a corner that is furthest would do only where no other is, too.
+    """
     still, outward, ways = jax.lax.stop_gradient((shape, outward, ways))
-    reach = spatial.dot(still.corners, spatial.apply_transpose(still.rotation, outward)[None])
-    best = jnp.argmax(reach)
-    drop, arm = reach[best] - reach, still.corners - still.corners[best][None]
+    local = lambda v: spatial.apply_transpose(still.rotation, v)  # noqa: E731
+    reach = spatial.dot(still.corners, local(outward)[None])
+    arm = still.corners - local(origin - still.position)[None]
+    arm = arm - spatial.dot(arm, local(outward)[None])[:, None] * local(outward)[None]
+    drop = jnp.max(reach) - reach
     near = drop * drop <= SLOPE**2 * spatial.dot(arm, arm)
     along = spatial.compose(spatial.compose(ways, still.rotation), still.corners.T)
     return jnp.argmax(jnp.where(near[None], along, jnp.full_like(along, -jnp.inf)), axis=1)

@@ -20,9 +20,9 @@ from knuckle.contact.gjk import Simplex, gjk
 from knuckle.contact.support import Convex
 from knuckle.contact.touch import constant, length_and_direction
 
-DIRECTIONS = 256  # tried where shapes overlap, beside the axes of both
-CLIMBS = 8
-DIFFERENT = 0.93  # cosine; climbs start at least 21 degrees from each other
+DIRECTIONS = 256  # per shape, tried where shapes overlap, beside the axes of both
+CLIMBS = 16
+DIFFERENT = 0.985  # cosine; climbs start at least 10 degrees from each other
 MOST_RISE = 0.4  # of the extent: more than a climb can gain within the 0.13 rad between directions
 MOST_MOVES = 16
 
@@ -131,7 +131,9 @@ _SPREAD = _fibonacci_sphere(DIRECTIONS)
 
 
 def _directions(a: Convex, b: Convex) -> Float[Array, "direction 3"]:
-    """Directions all round, fixed in b, and both ways along the axes of both shapes."""
+    """Directions all round and along the axes, as many fixed in each shape: they turn with a scene, and swapping the
+    shapes turns them round."""
     R_a, R_b = a.rotation, b.rotation
-    spread = spatial.compose(constant(_SPREAD, R_b, _SPREAD.shape), R_b.T)
-    return jnp.concatenate([R_a.T, -R_a.T, R_b.T, -R_b.T, spread])
+    spread = constant(_SPREAD, R_b, _SPREAD.shape)
+    all_round = spatial.compose(spread, R_b.T), -spatial.compose(spread, R_a.T)
+    return jnp.concatenate([R_a.T, -R_a.T, R_b.T, -R_b.T, *all_round])

@@ -1,6 +1,6 @@
 """Distances, points and normals of every pair of kinds: MuJoCo, derivatives, symmetries, degenerate poses.
 
-Everything runs through two compiled functions over one scene with all kinds of shape, 60 poses at a time.
+Everything runs through three compiled functions over one scene with all kinds of shape, at 60 poses.
 """
 
 from functools import lru_cache, partial
@@ -21,12 +21,12 @@ from tests.contact.collide_scenes import (
     mujoco_distance,
     mujoco_scene,
     one_pair_per_kinds,
+    row_by_row,
     separation,
     split_by_pair,
     spread_directions,
     two_of_each,
 )
-from tests.random_models import quick_jit
 
 MODEL = jax.tree.map(jnp.asarray, two_of_each())
 PAIRS = one_pair_per_kinds(MODEL)
@@ -61,22 +61,25 @@ def displaced(pairs, model, x, q):
     return flat(collide(moved, kn.retract(model, q, step), pairs))
 
 
-forward = quick_jit(jax.vmap(partial(displaced, PAIRS + SWAPPED), in_axes=(None, 0, 0)))
-
-
-@quick_jit
-@partial(jax.vmap, in_axes=(None, 0, 0, 0))
-def slopes(model, q, direction, weights):
-    """Derivative along a direction in forward mode, and of weighted contacts by everything in reverse mode."""
-    function = partial(displaced, PAIRS, model, q=q)
+def slope_along(model, q, direction):
+    """Derivative along a direction in forward mode."""
     zero = jnp.zeros_like(direction)
-    _, along = jax.jvp(lambda x: function(x), (zero,), (direction,))
-    return along, jax.grad(lambda x: jnp.sum(weights * function(x)))(zero)
+    return jax.jvp(lambda x: displaced(PAIRS, model, x, q), (zero,), (direction,))[1]
+
+
+def gradient(model, q, weights):
+    """Derivative of weighted contacts by everything in reverse mode."""
+    return jax.grad(lambda x: jnp.sum(weights * displaced(PAIRS, model, x, q)))(jnp.zeros(ENTRIES))
+
+
+forward = row_by_row(partial(displaced, PAIRS + SWAPPED), shared=1)
+slopes_along = row_by_row(slope_along, shared=1)
+gradients = row_by_row(gradient, shared=1)
 
 
 def contacts_at(model, qs, x=None) -> np.ndarray:
     x = np.zeros((COUNT, ENTRIES)) if x is None else x
-    return np.asarray(forward(model, jnp.asarray(x), jnp.asarray(qs)))
+    return forward(model, x, qs)
 
 
 @lru_cache
@@ -179,10 +182,10 @@ def slope_samples() -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(11)
     qs, _ = samples()
     direction, weights = rng.normal(size=(COUNT, ENTRIES)), rng.normal(size=(COUNT, len(NAMES), 8))
-    along, reverse = slopes(MODEL, *map(jnp.asarray, (qs, direction, weights)))
+    along, reverse = slopes_along(MODEL, qs, direction), gradients(MODEL, qs, weights)
     at = {k: contacts_at(MODEL, qs, k * STEP * direction) for k in (-4, -2, -1, 1, 2, 4)}
     near, far = ((8 * (at[k] - at[-k]) - (at[2 * k] - at[-2 * k])) / (12 * k * STEP) for k in (1, 2))
-    return np.asarray(along), near, far, np.sum(weights * along, axis=(1, 2)), np.sum(reverse * direction, axis=1)
+    return along, near, far, np.sum(weights * along, axis=(1, 2)), np.sum(reverse * direction, axis=1)
 
 
 @pytest.mark.parametrize("pair", ROWS)
@@ -254,21 +257,20 @@ FEW = tuple(
 
 def test_batched_equals_one_by_one():
     qs, contacts = samples()
-    one = quick_jit(lambda q: flat(collide(MODEL, q, FEW)))
+    together = kn.native.vmap(lambda q: flat(collide(MODEL, q, FEW)))(qs[:8])
     names = jax.eval_shape(lambda: collide(MODEL, MODEL.reference, FEW)).names
     rows = [ALL_NAMES.index(name) for name in names]
-    for q, expected in zip(qs[:8], contacts[:8], strict=True):
-        np.testing.assert_allclose(one(jnp.asarray(q)), expected[rows], atol=1e-12)
+    np.testing.assert_allclose(together, contacts[:8, rows], atol=1e-12)
 
 
 def test_single_precision_stays_single_and_near():
     qs, contacts = samples()
     single = jax.tree.map(lambda x: x.astype(jnp.float32), MODEL)
-    result = quick_jit(jax.vmap(lambda q: flat(collide(single, q, FEW))))(jnp.asarray(qs, jnp.float32))
+    result = row_by_row(lambda q: flat(collide(single, q, FEW)))(qs.astype(np.float32))
     names = jax.eval_shape(lambda: collide(MODEL, MODEL.reference, FEW)).names
     expected = contacts[:, [ALL_NAMES.index(name) for name in names]]
     assert result.dtype == jnp.float32 and np.all(np.isfinite(result))
-    near = np.abs(np.asarray(result)[..., GAP] - expected[..., GAP]) < 1e-4
+    near = np.abs(result[..., GAP] - expected[..., GAP]) < 1e-4
     assert near.mean() > 0.95  # a slot may hold another point of a tie
 
 
@@ -302,9 +304,8 @@ def test_no_nan_in_value_or_derivative_at_degenerate_poses():
     contacts = contacts_at(aligned, qs)
     assert np.all(np.isfinite(contacts))
     np.testing.assert_allclose(np.linalg.norm(contacts[..., NORMAL], axis=-1), 1, atol=1e-9)
-    ones = np.ones((COUNT, ENTRIES)), np.ones((COUNT, len(NAMES), 8))
-    along, reverse = slopes(aligned, jnp.asarray(qs), *map(jnp.asarray, ones))
-    assert np.all(np.isfinite(along)) and np.all(np.isfinite(reverse))
+    assert np.all(np.isfinite(slopes_along(aligned, qs, np.ones((COUNT, ENTRIES)))))
+    assert np.all(np.isfinite(gradients(aligned, qs, np.ones((COUNT, len(NAMES), 8)))))
 
 
 # Closed forms
