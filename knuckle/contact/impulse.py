@@ -83,7 +83,7 @@ class Impulse(ContactModel):
         mu = near.pick(friction)
         over, margin = (None if x is None else near.pick(x) for x in target[1:])
         moment = None if over is None else lambda r: over[:, None] * r
-        hard, soft = self.hard_law(mu, scene), self.soft_law(mu, scene)
+        hard, soft = self.hard_law(mu, scene), self.soft_law(model, mu, scene)
         if soft is None:
             return Push(hard, aim, moment, margin=margin)
         hard, derivative = (soft, None) if self.smooth == "both" else (hard, soft)
@@ -92,11 +92,13 @@ class Impulse(ContactModel):
     def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
         return (Pyramid if self.pyramid else Coulomb)(friction, scene.frame.shape[1] - 1)
 
-    def soft_law(self, friction: Float[Array, " near"], scene: Scene) -> Law | None:
+    def soft_law(self, model: Model, friction: Float[Array, " near"], scene: Scene) -> Law | None:
         """The relaxed law, if it is wanted."""
         if self.smoothing is None:
             return None
-        return Relaxed(friction, scene.near.pick(each_contact(self.smoothing, scene)), scene.frame.shape[1] - 1)
+        width = each_contact(self.smoothing, scene)
+        near = (scene.near.pick(x) for x in (width, inverse_masses(model, scene.contacts)))
+        return Relaxed(friction, *near, tangents=scene.frame.shape[1] - 1)
 
     def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Targets:
         gap = scene.contacts.gap

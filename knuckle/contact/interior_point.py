@@ -24,6 +24,7 @@ from knuckle.contact.resolve import Scene
 from knuckle.contact.rows import response
 from knuckle.contact.search import Solution
 from knuckle.contact.system import Laws, System, Vec, block_scales, residual, velocity
+from knuckle.model.model import Model
 
 IDLE = 1e-13  # of a row's diagonal of A: what keeps the two sides of a limit from pushing against each other
 FARTHEST = 1e3  # a gap closes no row that is this many times farther than anything moves
@@ -70,7 +71,7 @@ class InteriorPoint(Impulse):
         tangents = scene.frame.shape[1] - 1
         return Polygon(friction, tangents, directions=2 if tangents == 1 else self.directions)
 
-    def soft_law(self, friction: Float[Array, " near"], scene: Scene) -> Law | None:
+    def soft_law(self, model: Model, friction: Float[Array, " near"], scene: Scene) -> Law | None:
         return None  # the interior point method relaxes the law itself
 
     def solve(self, system: System, start: Vec) -> Solution:

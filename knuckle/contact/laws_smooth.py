@@ -16,11 +16,13 @@ class Relaxed(Law):
     """Coulomb's law with complementarity relaxed to y o w = kappa^2 (Jordan's product on the cone).
 
     y = (mu d r_n, d r_t), w = (u_n/mu + sqrt(|u_t|^2 + kappa^2) - kappa, u_t), kappa = smoothing/2. Frictionless its
-    gradient is the hard one averaged over velocities of a width `smoothing` [m/s].
+    gradient is the hard one averaged over velocities of a width `smoothing` [m/s]. The solution depends on d: it is
+    given here and has a derivative, where other laws may take any `scale`.
     """
 
     friction: Scale
     smoothing: Scale
+    inverse_mass: Scale  # d [1/kg]
     tangents: int = eqx.field(static=True, default=2)
 
     @property
@@ -31,7 +33,7 @@ class Relaxed(Law):
         kappa = 0.5 * self.smoothing
         mu = jnp.maximum(self.friction, LEAST_FRICTION)[:, None]
         slip = jnp.sqrt(spatial.dot(u[:, 1:], u[:, 1:]) + kappa**2) - kappa
-        y = scale[:, None] * jnp.concatenate([mu * r[:, :1], r[:, 1:]], axis=1)
+        y = self.inverse_mass[:, None] * jnp.concatenate([mu * r[:, :1], r[:, 1:]], axis=1)
         w = jnp.concatenate([u[:, :1] / mu + slip[:, None], u[:, 1:]], axis=1)
         off = y - _soft_projection(y - w, kappa)
         return jnp.concatenate([mu * off[:, :1], off[:, 1:]], axis=1)

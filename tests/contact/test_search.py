@@ -78,7 +78,7 @@ def some_law(name: str, rng: np.random.Generator):
         "Pyramid": lambda: Pyramid(positive[0]),
         "Between": lambda: Between(-positive[0], positive[1]),
         "Bounded": lambda: Bounded(positive[0]),
-        "Relaxed": lambda: Relaxed(positive[0], positive[1]),
+        "Relaxed": lambda: Relaxed(*positive[:3]),
         "Springy": lambda: Springy(positive[7] - 1, *positive[:6], dt=positive[6]),
         "Given": lambda: Given(jnp.asarray(rng.normal(size=(40, 3)))),
     }[name]()
@@ -131,7 +131,8 @@ def test_relaxed_solutions_tend_to_the_hard_one():
     friction = law.friction
     errors = []
     for sigma in (1e-1, 1e-2, 1e-3):
-        relaxed = system._replace(laws=(Relaxed(friction, jnp.full_like(friction, sigma)),))
+        law = Relaxed(friction, jnp.full_like(friction, sigma), block_scales(system.A, system.laws)[0])
+        relaxed = system._replace(laws=(law,))
         found = search(relaxed, hard, tolerance=TOLERANCE, most_iterations=600)
         assert bool(found.converged)
         errors.append(float(jnp.max(jnp.abs(found.impulse - hard))))
