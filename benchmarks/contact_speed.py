@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -83,7 +84,7 @@ def pendulum(folder: Path, budget: float, steps: int) -> list[Row]:
     return [*rows, measure(work, "MuJoCo, chained mjd_transitionFD", lambda: chain, budget)]
 
 
-def quadruped(folder: Path, budget: float) -> list[Row]:
+def quadruped(folder: Path, budget: float, linearized: bool) -> list[Row]:
     """Standing on four feet, held by servos."""
     model, theirs = load(folder, "quad")
     q = np.concatenate([[0, 0, 0.3, 1, 0, 0, 0], STANCE])
@@ -107,6 +108,13 @@ def quadruped(folder: Path, budget: float) -> list[Row]:
     work = "quadruped on four feet, a step"
     rows = [measure(work, "knuckle", bound(forward, standing), budget, steps)]
     rows += [measure(work, "MuJoCo C", lambda: lambda: mujoco.mj_step(theirs, data, steps), budget, steps)]
+    if linearized:
+        rows += linearizations(model, theirs, data, standing, budget)
+    return rows + many_quadrupeds(model, theirs, standing, budget)
+
+
+def linearizations(model: kn.Model, theirs: mujoco.MjModel, data: mujoco.MjData, standing: kn.State, budget: float):
+    """A and B of a step of the standing quadruped."""
     work = "its A and B matrices"
     linear = native.jit(lambda s, u: kn.linearize(model, s, u, dt=DT, contact=CONTACT))
     A, B = np.zeros((36, 36)), np.zeros((36, 12))
@@ -114,9 +122,10 @@ def quadruped(folder: Path, budget: float) -> list[Row]:
     def differences():
         mujoco.mjd_transitionFD(theirs, data, 1e-6, False, A, B, None, None)
 
-    rows += [measure(work, "knuckle", bound(linear, standing, STANCE), budget)]
-    rows += [measure(work, "MuJoCo, one-sided mjd_transitionFD", lambda: differences, budget)]
-    return rows + many_quadrupeds(model, theirs, standing, budget)
+    return [
+        measure(work, "knuckle", bound(linear, standing, STANCE), budget),
+        measure(work, "MuJoCo, one-sided mjd_transitionFD", lambda: differences, budget),
+    ]
 
 
 def many_quadrupeds(model: kn.Model, theirs: mujoco.MjModel, standing: kn.State, budget: float) -> list[Row]:
@@ -144,22 +153,24 @@ def many_quadrupeds(model: kn.Model, theirs: mujoco.MjModel, standing: kn.State,
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="?", type=Path, default=HERE / "../../shared/benchmark_models")
-    parser.add_argument("--quick", action="store_true", help="short timings, nothing written")
-    options = parser.parse_args()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    parser.add_argument("--quick", action="store_true", help="short timings, no linearisation, nothing written")
+    options = parser.parse_args(arguments)
+    if not options.quick:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     budget, steps = (0.05, 500) if options.quick else (2.0, 5000)
     with jax.enable_x64(True), tempfile.TemporaryDirectory() as empty_cache:
         os.environ["KNUCKLE_CACHE"] = empty_cache
-        rows = pendulum(options.models, budget, steps) + quadruped(options.models, budget)
+        rows = pendulum(options.models, budget, steps) + quadruped(options.models, budget, linearized=not options.quick)
     text = table(rows)
     print(text)
     if not options.quick:
         results = HERE / "results"
         (results / "contact_speed.json").write_text(json.dumps(rows, indent=1))
         (results / "contact_speed.md").write_text(text + "\n")
+    return rows
 
 
 if __name__ == "__main__":

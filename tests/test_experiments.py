@@ -72,3 +72,22 @@ def test_tosses_of_a_real_cube_are_fitted_by_both_engines(capsys):
         assert 0 < np.mean(row["test"]["position"]) < 0.3
         assert 0 < np.mean(row["test"]["rotation"]) < 20
     assert "rotation - MuJoCo's" in capsys.readouterr().out
+
+
+def test_a_chains_mass_shows_in_the_motion_and_both_gradients_agree():
+    """Each step leads towards the true mass; central differences with h = 1e-5 are good to about 1e-6 here."""
+    inference, times = importlib.import_module("chain_mass").main(["--quick"])
+    for start in {row["start"] for row in inference}:
+        own = [row for row in inference if row["start"] == start]
+        masses, losses = ([row[name] for row in own] for name in ("mass", "loss"))
+        assert np.all(np.diff(np.abs(np.array(masses) - 7.0)) < 0) and np.all(np.diff(losses) < 0)
+    for row in times:
+        exact = np.array(row["analytic_gradient"])
+        np.testing.assert_allclose(row["numeric_gradient"], exact, atol=1e-4 * np.abs(exact).max())
+
+
+def test_contact_is_timed_beside_mujoco():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    rows = importlib.import_module("contact_speed").main(["--quick"])
+    assert {row["name"].split(",")[0].split()[0] for row in rows} == {"knuckle", "MuJoCo"}
+    assert all(row["us"] > 0 for row in rows)

@@ -6,16 +6,19 @@ from knuckle.contact.impulse import Impulse
 from knuckle.contact.interior_point import InteriorPoint
 from knuckle.contact.outcome import Outcome
 from knuckle.contact.pairs import Pair, contact_pairs
+from knuckle.contact.randomized import Estimate, randomized_gradient
 from knuckle.contact.touch import INACTIVE_GAP
 
 __all__ = [
     "INACTIVE_GAP",
     "Compliant",
     "Contacts",
+    "Estimate",
     "Impulse",
     "InteriorPoint",
     "Outcome",
     "Pair",
     "collide",
     "contact_pairs",
+    "randomized_gradient",
 ]

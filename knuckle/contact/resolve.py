@@ -199,8 +199,8 @@ class ContactModel(eqx.Module):
 
     def _joint_laws(self, model: Model, scene: Scene, dt: Time) -> tuple[Law, ...]:
         """Laws of joint limits, equalities and joint friction."""
-        most = FASTEST_CORRECTION
-        above, below = (jnp.where(x < 0, jnp.maximum(self.correction * x / dt, -most), x / dt) for x in scene.limits[1:])
+        most, room = FASTEST_CORRECTION, scene.limits[1:]
+        above, below = (jnp.where(x < 0, jnp.maximum(self.correction * x / dt, -most), x / dt) for x in room)
         back = jnp.clip(-self.correction * scene.ties.error / dt, -most, most)
         friction = jnp.asarray(model.friction)[scene.rubbing]
         laws = Between(-above, below), Between(back, back, equal=True), Bounded(dt * friction)
