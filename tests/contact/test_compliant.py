@@ -218,7 +218,7 @@ def test_it_runs_in_float32(substeps):
     q, qd = pose([0, 0, R + 0.02]), np.array([1.0, 0, 0, 0, 0, 0])
     double = roll(ball(), q, qd, contact, 200)
     single = jax.tree.map(lambda x: np.asarray(x, np.float32), (ball(), kn.State(q, qd), contact))
-    run = kn.rollout(single[0], single[1], dt=np.float32(DT), steps=200, contact=single[2], native=True)
+    run = kn.rollout(single[0], single[1], dt=float(np.float32(DT)), steps=200, contact=single[2], native=True)
     assert run.q.dtype == np.float32 and run.contact is not None
     assert bool(run.contact.converged.all())
     np.testing.assert_allclose(run.q[-1], double.q[-1], atol=1e-4)

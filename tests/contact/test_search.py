@@ -1,5 +1,7 @@
 """The solver of rows under laws: solved to its tolerance or flagged, never wrong in silence."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,11 +72,8 @@ def test_a_warm_start_at_the_solution_takes_no_iteration_and_a_broken_one_does_n
     assert bool(from_nan.converged)
 
 
-SPRINGY = "gap stiffness dissipation exponent friction static_friction transition dt".split()
-
-
 def some_law(name: str, rng: np.random.Generator):
-    positive = [jnp.asarray(rng.uniform(0.2, 1.5, 40)) for _ in range(8)]
+    positive: list[Any] = [jnp.asarray(rng.uniform(0.2, 1.5, 40)) for _ in range(8)]
     return {
         "Coulomb": lambda: Coulomb(positive[0]),
         "Coulomb in a plane": lambda: Coulomb(positive[0], tangents=1),
@@ -82,7 +81,7 @@ def some_law(name: str, rng: np.random.Generator):
         "Between": lambda: Between(-positive[0], positive[1]),
         "Bounded": lambda: Bounded(positive[0]),
         "Relaxed": lambda: Relaxed(*positive[:3]),
-        "Springy": lambda: Springy(**dict(zip(SPRINGY, [positive[7] - 1, *positive[:7]], strict=True))),
+        "Springy": lambda: Springy(positive[7] - 1, *positive[:7]),
         "Given": lambda: Given(jnp.asarray(rng.normal(size=(40, 3)))),
     }[name]()
 

@@ -1,5 +1,7 @@
 """Relaxed complementarity: near the hard step in value, with a derivative that sees contacts that are not there yet."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -17,7 +19,7 @@ STICKS = pose([0, 0, R]), np.array([1e-3, 0, -0.2, 0, 0, 0])
 COMES = pose([0, 0, R + 1.5e-4]), np.array([0.1, 0, -0.1, 0, 0, 0])  # 0.04 m/s too slow to touch within the step
 
 
-def velocity(q, qd, numbers, smoothing=None, smooth="both"):
+def velocity(q, qd, numbers, smoothing=None, smooth: Any = "both"):
     """Velocity of a ball after a step; numbers: friction, and by how much more mass it has."""
     contact = Impulse(friction=numbers[0], smoothing=smoothing, smooth=smooth, tolerance=1e-12)
     model = eqx.tree_at(lambda m: m.inertia.mass, MODEL, MODEL.inertia.mass * (1 + numbers[1]))
