@@ -29,16 +29,18 @@ from scipy.spatial.transform import Rotation
 
 import knuckle as kn
 from knuckle import native
-from knuckle.contact import Compliant, Impulse, InteriorPoint
+from knuckle.contact import Compliant, Impulse
 
 RESULTS = Path(__file__).parent / "results"
 RATE, HALF, MASS, MOMENT, GRAVITY = 148.0, 0.0524, 0.37, 8.1e-4, 9.81  # as published
 WIDTH = 2 * HALF
+THIN_WALLS = 5 / 18 * MASS * WIDTH**2  # moment of inertia of a cube that is all walls
 CORNERS = HALF * np.array(np.meshgrid(*[[-1, 1]] * 3)).reshape(3, -1).T
 CLEAR = 0.003  # a cube whose corners are all above this flies [m]
 HORIZON = 120  # frames of a toss that fits look at; 95 % of tosses are over by then
 STEEPEST = 5.0  # a toss's share in a gradient is cut here: one that lands on an edge would drown the others
 PUBLISHED, IDENTIFIED = "published", "identified"
+STEPS = {IDENTIFIED: (2, 4), PUBLISHED: (2,)}  # per frame; the one that fits best is taken
 
 
 class Body(NamedTuple):
@@ -147,23 +149,24 @@ class Engine:
 
 
 RIGID = (
-    {"friction": 0.18, "restitution": 0.3, "alpha": 200.0, "beta": 200.0, "mixing": 1e-3},
-    {"friction": 0.18, "restitution": 0.01, "alpha": 50.0, "beta": 200.0, "mixing": 2.0},
+    {"moment": MOMENT, "friction": 0.18, "restitution": 0.3, "alpha": 200.0, "beta": 200.0, "mixing": 1e-3},
+    {"moment": MOMENT, "friction": 0.18, "restitution": 0.01, "alpha": 50.0, "beta": 200.0, "mixing": 2.0},
 )
 SPRINGY = (
-    {"friction": 0.18, "stiffness": 1e5, "dissipation": 0.5, "transition": 0.01},
-    {"friction": 0.18, "stiffness": 4e5, "dissipation": 2.0, "transition": 0.02},
+    {"moment": MOMENT, "friction": 0.18, "stiffness": 1e5, "dissipation": 0.5, "transition": 0.01},
+    {"moment": MOMENT, "friction": 0.18, "stiffness": 4e5, "dissipation": 2.0, "transition": 0.02},
 )
-SOFT = (  # below, MuJoCo's solref and solimp; odds are d/(1 - d) of an impedance d
-    {"friction": 0.18, "time": 0.02, "damping": 1.0, "least_odds": 9.0, "most_odds": 19.0, "width": 1e-3},
-    {"friction": 0.18, "time": 0.01, "damping": 0.5, "least_odds": 9.0, "most_odds": 19.0, "width": 1e-3},
+IMPEDANCE = {"least_odds": 9.0, "most_odds": 19.0, "width": 1e-3}  # MuJoCo's solimp; odds are d/(1 - d)
+SOFT = (
+    {"moment": MOMENT, "friction": 0.18, "time": 0.02, "damping": 1.0, **IMPEDANCE},
+    {"moment": THIN_WALLS, "friction": 0.18, "time": 0.01, "damping": 0.5, **IMPEDANCE},  # a start nearer to what fits
 )
+REACH = {"damping": -0.5, "least_odds": -1.0, "most_odds": 1.0, "width": 1.0}  # of its first simplex, in logarithms
 MUJOCO = "MuJoCo"
 ENGINES = (
     Engine("Compliant", SPRINGY, Compliant),
     Engine("Compliant(substeps=8)", SPRINGY, lambda **x: Compliant(substeps=8, **x)),
     Engine("Impulse", RIGID, Impulse),
-    Engine("InteriorPoint", RIGID, InteriorPoint),
     Engine(MUJOCO, SOFT),
 )
 
@@ -219,7 +222,8 @@ class Mujoco:
           <worldbody><geom type="plane" size="0 0 1"/><body><freejoint/>
           <inertial pos="{place}" mass="{MASS}" diaginertia="{MOMENT} {MOMENT} {MOMENT}"/>
           <geom type="box" size="{HALF} {HALF} {HALF}"/></body></worldbody></mujoco>""")
-        self.data, self.names, self.parts = mujoco.MjData(self.model), names, parts
+        self.data = [mujoco.MjData(self.model) for _ in range(os.cpu_count() or 1)]  # one a thread
+        self.names, self.parts = names, parts
 
     def errors(self, x, q, qd, poses, weight):
         value, model = dict(zip(self.names, np.exp(x), strict=True)), self.model
@@ -247,7 +251,8 @@ class Mujoco:
             say(used, best[0])
             return value
 
-        simplex = x + np.concatenate([np.zeros((1, len(x))), 0.4 * np.eye(len(x))])
+        reach = [REACH.get(name, 0.4) for name in self.names]
+        simplex = x + np.concatenate([np.zeros((1, len(x))), np.diag(reach)])
         minimize(loss, x, method="Nelder-Mead", options={"maxfev": budget, "initial_simplex": simplex})
         return best
 
@@ -255,7 +260,7 @@ class Mujoco:
 def fitted(engine: Engine, kind: str, body: Body, parts: int, sets: dict[str, list[np.ndarray]], budget: int) -> dict:
     """Parameters that fit the training tosses best, and the errors of each toss of each set."""
     began, best = time.perf_counter(), (np.inf, np.zeros(0))
-    starts = [{"moment": MOMENT, **start} if kind == IDENTIFIED else start for start in engine.starts]
+    starts = [{k: v for k, v in start.items() if kind == IDENTIFIED or k != "moment"} for start in engine.starts]
     names = list(starts[0])
     runner = (Mujoco if engine.contact is None else Ours)(engine, names, body, parts)
     train = packed(sets["train"], body, HORIZON)
@@ -341,7 +346,7 @@ def measure(rows: list[dict], quick: bool, engines: list[str], budget: int, keep
     done = {(r["engine"], r["body"], r["parts"]) for r in rows}
     for kind in (IDENTIFIED,) if quick else (IDENTIFIED, PUBLISHED):
         for engine in (e for e in ENGINES if e.name in engines):
-            for parts in (1,) if quick else (2, 4):
+            for parts in (1,) if quick else STEPS[kind]:
                 if (engine.name, kind, parts) not in done:
                     rows.append(fitted(engine, kind, bodies[kind], parts, sets, budget))
                     keep()
