@@ -103,7 +103,7 @@ def _corner_labels(shape: Convex, outward: Vec3, ways: Float[Array, "corner 3"],
     arm = still.corners - local(origin - still.position)[None]
     arm = arm - spatial.dot(arm, local(outward)[None])[:, None] * local(outward)[None]
     drop = jnp.max(reach) - reach
-    near = drop * drop <= SLOPE**2 * spatial.dot(arm, arm)
+    near = (drop * drop <= SLOPE**2 * spatial.dot(arm, arm)) | (drop <= UNEVEN * still.extent)
     along = spatial.compose(spatial.compose(ways, still.rotation), still.corners.T)
     return jnp.argmax(jnp.where(near[None], along, jnp.full_like(along, -jnp.inf)), axis=1)
 

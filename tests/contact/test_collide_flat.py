@@ -13,8 +13,7 @@ import knuckle as kn
 from knuckle.contact import INACTIVE_GAP, Pair, collide, contact_pairs
 from knuckle.contact.patch import SLOPE
 from knuckle.model.geometry import Mesh, Shape
-from tests.contact.collide_scenes import Solid, flat, most_separation, on_free_bodies, split_by_pair, unit
-from tests.random_models import quick_jit
+from tests.contact.collide_scenes import Solid, flat, most_separation, on_free_bodies, row_by_row, split_by_pair, unit
 
 CUBE = Mesh(0.1 * np.array(list(product((-1.0, 1.0), repeat=3))), np.zeros((0, 3)))
 BODIES = [
@@ -52,8 +51,8 @@ def at(x, q, turn, sizes):
     return flat(collide(moved, q + x * turn, PAIRS))
 
 
-contacts_at = quick_jit(jax.vmap(at))
-slopes_at = quick_jit(jax.vmap(lambda *args: jax.jvp(lambda x: at(x, *args), (0.0,), (1.0,))[1]))
+contacts_at = row_by_row(at)
+slopes_at = row_by_row(lambda *args: jax.jvp(lambda x: at(x, *args), (0.0,), (1.0,))[1])
 
 
 def coordinates(pose: str) -> np.ndarray:
@@ -81,7 +80,7 @@ def directions() -> tuple[np.ndarray, np.ndarray]:
 
 
 def values(qs: np.ndarray, x: float = 0.0) -> np.ndarray:
-    return np.asarray(contacts_at(jnp.full(COUNT, x), *map(jnp.asarray, (qs, *directions()))))
+    return contacts_at(np.full(COUNT, x), qs, *directions())
 
 
 def active(contacts: np.ndarray, pair: str) -> np.ndarray:
@@ -145,10 +144,10 @@ def test_the_deepest_of_several_points_has_the_signed_distance(pair):
 @lru_cache
 def derivatives() -> tuple[np.ndarray, ...]:
     qs, h = nearly_flat(), 1e-6
-    along = slopes_at(*map(jnp.asarray, (qs, *directions())))
+    along = slopes_at(qs, *directions())
     shift = {k: values(qs, k * h) for k in (-4, -2, -1, 1, 2, 4)}
     near, far = ((8 * (shift[k] - shift[-k]) - (shift[2 * k] - shift[-2 * k])) / (12 * k * h) for k in (1, 2))
-    return np.asarray(along), near, far
+    return along, near, far
 
 
 @pytest.mark.parametrize("pair", ROWS)
@@ -164,7 +163,7 @@ def test_derivatives_of_all_points_equal_differences(pair):
 
 def test_no_nan_where_faces_meet():
     qs = np.stack([coordinates("standing"), coordinates("lying")] * (COUNT // 2))
-    assert np.all(np.isfinite(slopes_at(*map(jnp.asarray, (qs, *directions())))))
+    assert np.all(np.isfinite(slopes_at(qs, *directions())))
 
 
 def test_a_capsule_of_no_length_is_a_sphere():
@@ -179,7 +178,7 @@ def test_a_capsule_of_no_length_is_a_sphere():
         return contacts.gap[jnp.array([contacts.names.index(n) for n in wanted])]
 
     wanted = [f"{s}|table#0" if f"{s}|table#0" in _names(model, pairs) else f"table|{s}#0" for s in ("capsule", "ball")]
-    value, slope = quick_jit(lambda x: jax.jvp(gaps, (x,), (1.0,)))(0.0)
+    value, slope = kn.native.jit(lambda x: jax.jvp(gaps, (x,), (1.0,)))(0.0)
     np.testing.assert_allclose(value, -0.001, atol=1e-12)
     assert np.all(np.isfinite(slope))
 
