@@ -117,7 +117,7 @@ def gradient_times(counts: Sequence[int], steps: int, repeats: int) -> list[dict
             return np.array([(float(value(masses + e)) - float(value(masses - e))) / (2 * h) for e in units])
 
         ways = {"analytic": lambda slope=slope, masses=masses: np.asarray(slope(masses)), "numeric": numeric}
-        row = {"links": links}
+        row: dict = {"links": links}
         for name, way in ways.items():
             row[f"{name}_gradient"] = way().tolist()
             row[name] = min(_seconds(way) for _ in range(repeats))

@@ -20,6 +20,7 @@ from knuckle.tree import rows
 
 Vec = Float[Array | np.ndarray, " n"]
 Plane = Float[np.ndarray, "3"] | None
+TOUCHING, CORNER = 2e-6, 4e-7  # [m or rad]; nearer than this, gaps close as gently as overlaps open
 FAR = 1e9  # [m or rad]; where there is no limit
 
 
@@ -78,6 +79,12 @@ def limits(model: Model, q: Vec) -> Range:
 
 def _range(J: Jacobian, above: Array, below: Array) -> Range:
     return Range(J, jnp.minimum(above, FAR), jnp.minimum(below, FAR))
+
+
+def beyond_touching(gap: Float[Array, " row"]) -> Float[Array, " row"]:
+    """The part of a gap beyond TOUCHING, with a round corner: what rests, at a gap of zero, is not at a kink."""
+    far, start = (x + jnp.sqrt(x * x + CORNER**2) for x in (gap - TOUCHING, -TOUCHING + jnp.zeros_like(gap)))
+    return 0.5 * (far - start)
 
 
 def without_dry_friction(model: Model) -> Model:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from knuckle.contact.constraints import beyond_touching
 from knuckle.contact.laws import Coulomb, Law, Pyramid
 from knuckle.contact.laws_smooth import Relaxed
 from knuckle.contact.resolve import ContactModel, Push, Scene, Time
@@ -24,7 +25,6 @@ from knuckle.contact.system import System, Vec
 from knuckle.model.model import Model
 
 PerContact = float | Float[Array, " contact"]
-TOUCHING, CORNER = 2e-6, 4e-7  # [m]; nearer than this, gaps close as gently as overlaps open
 
 
 class Targets(NamedTuple):
@@ -103,7 +103,7 @@ class Impulse(ContactModel):
     def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Targets:
         gap = scene.contacts.gap
         share = dt * self.beta**2 / jnp.maximum(dt * self.beta**2 + 2 * self.alpha, 1e-300)
-        kept_apart = -(share * gap + (1 - share) * _beyond_touching(gap)) / dt
+        kept_apart = -(share * gap + (1 - share) * beyond_touching(gap)) / dt
         if not isinstance(self.restitution, Tracer) and not np.any(np.asarray(self.restitution)):
             return Targets(kept_apart)
         before = scene.speeds(model, qd)[:, 0]
@@ -125,12 +125,6 @@ class Impulse(ContactModel):
             jnp.where(bounce, moment, jnp.zeros_like(gap)),
             jax.lax.stop_gradient(jnp.minimum(to_jump, to_corner)),
         )
-
-
-def _beyond_touching(gap: Float[Array, " contact"]) -> Float[Array, " contact"]:
-    """The part of a gap beyond TOUCHING, with a round corner: bodies at rest, whose gap is zero, are not at a kink."""
-    far, start = (x + jnp.sqrt(x * x + CORNER**2) for x in (gap - TOUCHING, -TOUCHING + jnp.zeros_like(gap)))
-    return 0.5 * (far - start)
 
 
 def each_contact(value, scene: Scene) -> Float[Array, " contact"]:

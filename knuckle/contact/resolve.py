@@ -15,7 +15,15 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact.collide import Contacts, collide
-from knuckle.contact.constraints import Range, Tie, equalities, limits, rubbing_dofs, without_dry_friction
+from knuckle.contact.constraints import (
+    Range,
+    Tie,
+    beyond_touching,
+    equalities,
+    limits,
+    rubbing_dofs,
+    without_dry_friction,
+)
 from knuckle.contact.implicit import at_solution
 from knuckle.contact.laws import Between, Blocks, Bounded, Law
 from knuckle.contact.nearest import Nearest, nearest
@@ -199,8 +207,9 @@ class ContactModel(eqx.Module):
 
     def _joint_laws(self, model: Model, scene: Scene, dt: Time) -> tuple[Law, ...]:
         """Laws of joint limits, equalities and joint friction."""
-        most, room = FASTEST_CORRECTION, scene.limits[1:]
-        above, below = (jnp.where(x < 0, jnp.maximum(self.correction * x / dt, -most), x / dt) for x in room)
+        most, share = FASTEST_CORRECTION, self.correction
+        above, below = ((share * x + (1 - share) * beyond_touching(x)) / dt for x in scene.limits[1:])
+        above, below = jnp.maximum(above, -most), jnp.maximum(below, -most)
         back = jnp.clip(-self.correction * scene.ties.error / dt, -most, most)
         friction = jnp.asarray(model.friction)[scene.rubbing]
         laws = Between(-above, below), Between(back, back, equal=True), Bounded(dt * friction)
