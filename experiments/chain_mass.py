@@ -168,11 +168,11 @@ def picture(inference: list[dict], times: list[dict], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> tuple[list[dict], list[dict]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three links, half a second, nothing written")
+    parser.add_argument("--quick", action="store_true", help="three links, 1.5 s, nothing written")
     options = parser.parse_args(arguments)
     with jax.enable_x64(True):
         if options.quick:
-            return infer(3, 40, 3), gradient_times([3], 40, 1)
+            return infer(3, 90, 3), gradient_times([3], 90, 1)
         inference = infer(10, 600, 30)
         times = gradient_times([2, 4, 6, 8, 10], 600, 10)
     text = table(inference, times)

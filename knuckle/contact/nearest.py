@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -16,6 +17,11 @@ class Nearest(NamedTuple):
 
     def pick(self, per_contact: Float[Array, "contact ..."]) -> Float[Array, "near ..."]:
         return per_contact if self.index is None else per_contact[self.index]
+
+    def pick_fixed(self, table: np.ndarray, dtype) -> Array | np.ndarray:
+        """Rows of a constant table; if all contacts are solved, still a constant."""
+        table = table.astype(dtype)
+        return table if self.index is None else jnp.asarray(table)[self.index]
 
     def put_back(self, picked: Float[Array, "near axis"], count: int) -> Float[Array, "contact axis"]:
         if self.index is None:

@@ -60,8 +60,8 @@ class Scene(NamedTuple):
 
     contacts: Contacts
     frame: Float[Array, "contact axis 3"]
-    J_contact: Float[Array, "contact axis dof"]  # without derivative: see `speeds`
     near: Nearest
+    J_near: Float[Array, "near axis dof"]  # without derivative: see `speeds`
     limits: Range
     ties: Tie
     rubbing: np.ndarray
@@ -71,12 +71,12 @@ class Scene(NamedTuple):
     @property
     def J(self) -> Jacobian:
         """Of all rows that are solved."""
-        contact = self.near.pick(self.J_contact)
-        return jnp.concatenate([contact.reshape(-1, contact.shape[-1]), jax.lax.stop_gradient(self.J_joint)])
+        contact = self.J_near.reshape(-1, self.J_near.shape[-1])
+        return jnp.concatenate([contact, jax.lax.stop_gradient(self.J_joint)])
 
     def inverse_masses(self, heavy: Model) -> Float[Array, "row row"]:
         """A over the contacts, with derivative."""
-        J = self.near.pick(contact_jacobian(heavy, world_axes(heavy, self.body), self.contacts, self.frame))
+        J = contact_jacobian(heavy, world_axes(heavy, self.body), self.contacts, self.frame, self.near)
         return effective_inverse_mass(heavy.topology.dofs, _factor(heavy, self.body), J.reshape(-1, heavy.nv))
 
     def speeds(self, model: Model, v: Vec) -> Float[Array, "contact axis"]:
@@ -193,12 +193,12 @@ class ContactModel(eqx.Module):
         axes = world_axes(model, body)
         contacts = collide(model, q, pairs)
         frame = contact_frames(contacts.normal, plane)
-        J_contact = contact_jacobian(*jax.lax.stop_gradient((model, axes, contacts, frame)))
         near = nearest(contacts.gap, self.most_contacts)
+        J_near = contact_jacobian(*jax.lax.stop_gradient((model, axes, contacts, frame)), near)
         held, ties, rubbing = limits(model, q), equalities(model, q, axes, plane), rubbing_dofs(model)
         rubs = jnp.asarray(np.eye(model.nv)[rubbing], q.dtype)
         J_joint = jnp.concatenate([held.J, ties.J, rubs])
-        return Scene(contacts, frame, J_contact, near, held, ties, rubbing, J_joint, body)
+        return Scene(contacts, frame, near, J_near, held, ties, rubbing, J_joint, body)
 
     def _velocities(self, model: Model, scene: Scene, push: Push, v: Vec) -> Vec:
         """Velocities of all rows that are solved, as their laws count them."""

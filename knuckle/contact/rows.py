@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact.collide import Contacts
+from knuckle.contact.nearest import Nearest
 from knuckle.dynamics.aba import Factor, aba, half_solve, solve_mass_matrix
 from knuckle.kinematics import Articulation, Poses, link_velocities
 from knuckle.model.joints import plane_axes
@@ -20,6 +21,7 @@ from knuckle.tree import Tree, rows, sum_rows
 
 Vec = Float[Array | np.ndarray, " n"]
 Jacobian = Float[Array, "row dof"]
+MANY_ROWS = 40  # from here on a dense product pays; below, zeros of the branches are left out
 
 
 class WorldAxes(NamedTuple):
@@ -48,22 +50,22 @@ def contact_frames(
 
 
 def contact_jacobian(
-    model: Model, axes: WorldAxes, contacts: Contacts, frames: Float[Array, "contact axis 3"]
-) -> Float[Array, "contact axis dof"]:
-    """Velocity of a's point against b's, along the axes of its frame, per unit joint speed."""
-    sign = moved_by(model, contacts.link_a) - moved_by(model, contacts.link_b)
-    velocity = point_velocities(axes, sign, contacts.point)
-    return jnp.sum(frames[:, :, None, :] * velocity[:, None, :, :], axis=-1)
+    model: Model, axes: WorldAxes, contacts: Contacts, frames: Float[Array, "contact axis 3"], near: Nearest
+) -> Float[Array, "near axis dof"]:
+    """Velocity of a's point against b's, along the axes of its frame, per unit joint speed, of the nearest contacts."""
+    sign = near.pick_fixed(moved_by(model, contacts.link_a) - moved_by(model, contacts.link_b), contacts.gap.dtype)
+    velocity = point_velocities(axes, sign, near.pick(contacts.point))
+    return jnp.sum(near.pick(frames)[:, :, None, :] * velocity[:, None, :, :], axis=-1)
 
 
 def point_velocities(
-    axes: WorldAxes, sign: Float[np.ndarray, "point dof"], point: Float[Array, "point 3"]
+    axes: WorldAxes, sign: Float[Array | np.ndarray, "point dof"], point: Float[Array, "point 3"]
 ) -> Float[Array, "point dof 3"]:
     """Velocities in the world, per unit joint speed, of points that joints move forwards (1), backwards or not (0)."""
     arm = point[:, None, :] - axes.origin[None, :, :]
     turned = spatial.cross(jnp.broadcast_to(axes.angular[None], arm.shape), arm)
-    signed = jnp.asarray(sign[:, :, None], turned.dtype) * (axes.linear[None] + turned)
-    return jnp.where((sign != 0)[:, :, None], signed, 0.0)
+    moving = jnp.asarray(sign)[:, :, None] * (axes.linear[None] + turned)
+    return jnp.where((sign != 0)[:, :, None], moving, 0.0) if isinstance(sign, np.ndarray) else moving
 
 
 def moved_by(model: Model, links: tuple[int, ...]) -> Float[np.ndarray, "contact dof"]:
@@ -77,7 +79,10 @@ def moved_by(model: Model, links: tuple[int, ...]) -> Float[np.ndarray, "contact
 def effective_inverse_mass(dofs: Tree, factor: Factor, J: Jacobian) -> Float[Array, "row row"]:
     """J M^-1 J^T by half the sweeps of a solution."""
     reduced = jax.vmap(lambda row: half_solve(dofs, factor, row))(J)
-    return jnp.sum((reduced * factor.D_inverse[None, :])[:, None, :] * reduced[None, :, :], axis=-1)
+    weighted = reduced * factor.D_inverse[None, :]
+    if len(J) > MANY_ROWS:
+        return jnp.matmul(weighted, reduced.T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.sum(weighted[:, None, :] * reduced[None, :, :], axis=-1)
 
 
 def response(dofs: Tree, factor: Factor, J: Jacobian, impulse: Vec) -> Vec:

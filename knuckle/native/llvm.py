@@ -185,6 +185,7 @@ class Emitter:
         return Operand(self.gather(buffer, index, lanewise), None)
 
     def gather(self, buffer: Buffer, index: Operand, lanewise: bool) -> str:
+        index = self.of_active_lanes(index)
         kind, result = type_text(buffer.dtype, self.lanes), "poison"
         for lane in range(self.lanes):
             value = self.read(buffer, self.lane_address(buffer, index, lane, lanewise))
@@ -235,7 +236,17 @@ class Emitter:
         else:
             self.scatter(buffer, index, self.widened(value, buffer.dtype), lanewise)
 
+    def of_active_lanes(self, index: Operand) -> Operand:
+        """An index per lane, zero in lanes that are masked off: what they computed may point anywhere."""
+        if index.stride is not None or self.mask is None:
+            return index
+        kind = f"<{self.lanes} x i64>"
+        return Operand(
+            self.out.let(f"select <{self.lanes} x i1> {self.mask}, {kind} {index.text}, {kind} zeroinitializer"), None
+        )
+
     def scatter(self, buffer: Buffer, index: Operand, value: str, lanewise: bool) -> None:
+        index = self.of_active_lanes(index)
         for lane in range(self.lanes):
             address = self.lane_address(buffer, index, lane, lanewise)
             one = self.out.let(f"extractelement {type_text(buffer.dtype, self.lanes)} {value}, i32 {lane}")

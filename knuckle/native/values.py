@@ -155,9 +155,28 @@ def memory(b: Algebra, value: Value) -> Memory:
             table = b.constant_table(known.reshape(-1)[:1])
             return Memory(table, b.index(0), value.shape, (0,) * len(value.shape))
         return whole(b, b.constant_table(known), value.shape)
-    contents = b.allocate(value.dtype, max(value.data.size, 1))
-    _write_scalars(b, contents, b.index(0), value)
-    return whole(b, contents, value.shape)
+    own = _without_repeats(value.data) if value.data.size > DENSE_LIMIT else value.data
+    contents = b.allocate(value.dtype, max(own.size, 1))
+    _write_scalars(b, contents, b.index(0), Scalars(own, value.dtype))
+    strides = (0 if n < m else s for n, m, s in zip(own.shape, value.shape, row_major(own.shape), strict=True))
+    return Memory(contents, b.index(0), value.shape, tuple(strides))
+
+
+def _without_repeats(data: Nodes) -> Nodes:
+    """The array cut to length one along every axis along which it is the same: what a broadcast made."""
+    ids = np.array([id(node) for node in data.reshape(-1)]).reshape(data.shape)
+    for axis in range(data.ndim):
+        first = ids.take([0], axis)
+        if (ids == first).all():
+            ids, data = first, data.take([0], axis)
+    return data
+
+
+def _repeats_in_memory(b: Algebra, value: Value) -> Value:
+    """A large array that repeats itself goes to memory once, to be copied by a loop; others stay what they are."""
+    if isinstance(value, Memory) or value.data.size <= TABLE_LIMIT:
+        return value
+    return memory(b, value) if 2 * _without_repeats(value.data).size <= value.data.size else value
 
 
 def contiguous(b: Algebra, value: Value) -> Memory:
@@ -228,6 +247,7 @@ def nest(
 
 def write(b: Algebra, contents: Contents, offset: Node, value: Value) -> None:
     """Copy an array to a buffer, row-major from `offset` on."""
+    value = _repeats_in_memory(b, value)
     if isinstance(value, Scalars):
         _write_scalars(b, contents, offset, value)
         return
@@ -253,6 +273,7 @@ def _write_scalars(b: Algebra, contents: Contents, offset: Node, value: Scalars)
 
 def write_strided(b: Algebra, target: Memory, value: Value) -> None:
     """Copy an array over a view of the same shape."""
+    value = _repeats_in_memory(b, value)
     if isinstance(value, Scalars):
         for place in np.ndindex(*value.shape):
             at = sum(p * s for p, s in zip(place, target.strides, strict=True))
