@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from knuckle.contact.collide import Contacts
 
 KINK = 1e-6  # [m/s]; nearer to a change of mode, a gradient is one-sided
-GIVES_WAY = 1e-3  # [m/s]; more than regularisation should let any row give way
+GIVES_WAY = 1e-3  # [m/s]; more than regularisation should let a limit or equality give way
 
 
 class Outcome(eqx.Module):
@@ -29,7 +29,7 @@ class Outcome(eqx.Module):
     converged: Bool[Array, "*step"]
     iterations: Int[Array, "*step"]
     margin: Float[Array, "*step"]  # to the nearest change of mode [m/s]; near zero the gradient is one-sided
-    slack: Float[Array, "*step"]  # by how much regularisation lets a row give way [m/s]; large if equalities contradict
+    slack: Float[Array, "*step"]  # by how much a limit or equality gives way [m/s]; large where they contradict
 
     @property
     def depth(self) -> Float[Array, "*step contact"]:

@@ -269,5 +269,5 @@ class ContactModel(eqx.Module):
             converged=found.converged & ~scene.near.any_left_out(sinking),
             iterations=found.iterations,
             margin=nearest_change,
-            slack=jnp.max(jnp.abs(R * r), initial=0.0),
+            slack=jnp.max(jnp.abs((R * r)[push.aim.size :]), initial=0.0),
         )
