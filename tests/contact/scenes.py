@@ -10,6 +10,7 @@ from knuckle.contact.system import System
 
 GROUND = [kn.shapes.plane(name="ground")]
 UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
+ROD = (1 / 12, 1 / 12, 1e-3)  # moments of a rod of 1 m and 1 kg
 
 
 def ball(radius: float = 0.1, gravity: float = 9.81, friction: float = 0.5, mass: float = 1.0) -> kn.Model:
@@ -81,3 +82,24 @@ def stack(rng: np.random.Generator, count: int, mass_ratio: float = 1.0, kick: f
 def as_system(problem: Problem) -> System:
     """Contacts only, on the true cone."""
     return System(problem.A, problem.b, (Coulomb(problem.friction),))
+
+
+def planar_chain() -> kn.Model:
+    """Hinges about y with a limit, dry friction and a tie, and a ball at the tip over the ground."""
+    links = [
+        kn.Link("base", joints=kn.prismatic("x", friction=0.4), mass=1.0, position=(0, 0, 1.2)),
+        kn.Link("a", "base", kn.revolute("y", lower=-0.2, upper=0.35), mass=1.0, com=(0, 0, -0.5), inertia=ROD),
+        kn.Link(
+            "b",
+            "a",
+            kn.revolute("y"),
+            position=(0, 0, -0.6),
+            mass=1.0,
+            com=(0, 0, -0.3),
+            inertia=ROD,
+            shapes=kn.shapes.sphere(0.1, position=(0, 0, -0.6), friction=(0.6,)),
+        ),
+        kn.Link("c", "base", kn.revolute("y"), mass=0.5, com=(0, 0, -0.5), inertia=ROD),
+    ]
+    tie = kn.Mimic("c_joint", "b_joint", (0.1, 0.5, 0.2, 0, 0))
+    return kn.build(links, world_shapes=[kn.shapes.plane(friction=(0.6,))], equalities=[tie])

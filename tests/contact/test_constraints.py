@@ -10,9 +10,9 @@ import pytest
 
 import knuckle as kn
 from knuckle.contact import Impulse
+from tests.contact.scenes import ROD, planar_chain
 
 G = 9.81
-ROD = (1 / 12, 1 / 12, 1e-3)  # moments of a rod of 1 m and 1 kg
 
 
 def rod(name, parent="world", position=(0, 0, 0), **joint):
@@ -148,23 +148,7 @@ def test_contradicting_equalities_are_told():
 
 def test_gradients_of_constrained_steps_match_differences():
     """State, stiffness of joints, friction, limits and placements through limit, tie, dry friction and a contact."""
-    ground = [kn.shapes.plane(friction=(0.6,))]
-    links = [
-        kn.Link("base", joints=kn.prismatic("x", friction=0.4), mass=1.0, position=(0, 0, 1.2)),
-        kn.Link("a", "base", kn.revolute("y", lower=-0.2, upper=0.35), mass=1.0, com=(0, 0, -0.5), inertia=ROD),
-        kn.Link(
-            "b",
-            "a",
-            kn.revolute("y"),
-            position=(0, 0, -0.6),
-            mass=1.0,
-            com=(0, 0, -0.3),
-            inertia=ROD,
-            shapes=kn.shapes.sphere(0.1, position=(0, 0, -0.6), friction=(0.6,)),
-        ),
-        kn.Link("c", "base", kn.revolute("y"), mass=0.5, com=(0, 0, -0.5), inertia=ROD),
-    ]
-    model = kn.build(links, world_shapes=ground, equalities=[kn.Mimic("c_joint", "b_joint", (0.1, 0.5, 0.2, 0, 0))])
+    model = planar_chain()
     contact = Impulse(tolerance=1e-12)
     q, qd = np.array([0.0, 0.349, -0.6, 0.0]), np.array([0.3, 1.0, -0.4, 0.0])
 

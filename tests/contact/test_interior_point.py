@@ -7,9 +7,7 @@ import pytest
 
 import knuckle as kn
 from knuckle.contact import Impulse, InteriorPoint
-from tests.contact.scenes import boxes, pose
-
-ROD = (1 / 12, 1 / 12, 1e-3)
+from tests.contact.scenes import boxes, planar_chain, pose
 
 
 def final(model, q, qd, contact, *, steps=100, dt=2e-3):
@@ -27,27 +25,6 @@ def test_a_box_that_slides_along_a_direction_of_the_pyramid_moves_as_on_the_cone
     assert bool(pyramid[1])
     np.testing.assert_allclose(pyramid[0], cone[0], atol=1e-6)  # both solved to 1e-8 m/s, 100 steps
     assert float(pyramid[0][0]) > 0.1
-
-
-def planar_chain():
-    """Hinges about y with a limit, dry friction and a tie, and a ball at the tip over the ground."""
-    links = [
-        kn.Link("base", joints=kn.prismatic("x", friction=0.4), mass=1.0, position=(0, 0, 1.2)),
-        kn.Link("a", "base", kn.revolute("y", lower=-0.2, upper=0.35), mass=1.0, com=(0, 0, -0.5), inertia=ROD),
-        kn.Link(
-            "b",
-            "a",
-            kn.revolute("y"),
-            position=(0, 0, -0.6),
-            mass=1.0,
-            com=(0, 0, -0.3),
-            inertia=ROD,
-            shapes=kn.shapes.sphere(0.1, position=(0, 0, -0.6), friction=(0.6,)),
-        ),
-        kn.Link("c", "base", kn.revolute("y"), mass=0.5, com=(0, 0, -0.5), inertia=ROD),
-    ]
-    tie = kn.Mimic("c_joint", "b_joint", (0.1, 0.5, 0.2, 0, 0))
-    return kn.build(links, world_shapes=[kn.shapes.plane(friction=(0.6,))], equalities=[tie])
 
 
 def test_with_limits_ties_and_dry_friction_in_a_plane_it_moves_as_the_cone_does():
