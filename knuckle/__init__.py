@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from knuckle import contact, dynamics, forces, kinematics, model, spatial
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
+from knuckle.linear_map import linearize
 from knuckle.model import (
     Connect,
     Frame,
@@ -27,7 +28,7 @@ from knuckle.model import (
 )
 from knuckle.model.export import save
 from knuckle.model.load import load
-from knuckle.simulate import Trajectory, linearize, rollout, step
+from knuckle.simulate import Trajectory, rollout, step
 
 if TYPE_CHECKING:
     from knuckle import native

@@ -1,4 +1,4 @@
-"""Simulation: one step, many steps, and the linear map of a step."""
+"""Simulation: one step and many steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from knuckle.contact.outcome import Outcome
 from knuckle.contact.resolve import KEPT, ContactModel
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
-from knuckle.model.joints import difference, retract
 from knuckle.model.model import Leaf, Model, State
 
 Policy = Callable[[Float[Array, ""], State], Float[Array, " nu"]]
@@ -66,7 +65,7 @@ def advance(
     """`step`, and what the contacts did."""
     state = as_arrays(state)
     _check_state(model, state)
-    loads = Loads(_control(model, control, state), _wrench(model, wrench))
+    loads = Loads(control_row(model, control, state), _wrench(model, wrench))
     if contact is None:
         return integrator.advance(model, loads, state, dt), None
 
@@ -129,31 +128,12 @@ def _run(model, state, table, dt, integrator, contact, wrench, *, policy, steps,
     def following(state, x):
         number, row = x
         time = number * dt
-        control = _control(model, policy(time, state) if policy else row, state)
+        control = control_row(model, policy(time, state) if policy else row, state)
         after, outcome = advance(model, state, control, **options)
         return after, Trajectory(time + dt, after.q, after.qd, control, outcome)
 
     numbers = jnp.arange(steps).astype(state.q.dtype)
     return _scan(following, state, (numbers, table), steps, checkpoint)[1]
-
-
-def linearize(
-    model: Model, state: State, control: Float[Array, " nu"] | None = None, *, dt: float, **options
-) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
-    """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries."""
-    state = as_arrays(state)
-    control = _control(model, control, state)
-    nominal = step(model, state, control, dt=dt, **options)
-    rest = jnp.zeros_like(state.qd)
-
-    def change(dq, dqd, control):
-        """The search for impulses starts where it ends, so that it is done once."""
-        moved = State(retract(model, state.q, dq), state.qd + dqd, nominal.impulse)
-        after = step(model, moved, control, dt=dt, **options)
-        return jnp.concatenate([difference(model, nominal.q, after.q), after.qd - nominal.qd])
-
-    by_q, by_qd, by_control = (jax.jacfwd(change, argnums=k)(rest, rest, control) for k in range(3))
-    return jnp.concatenate([by_q, by_qd], axis=1), by_control
 
 
 def _check_state(model: Model, state: State) -> None:
@@ -162,7 +142,7 @@ def _check_state(model: Model, state: State) -> None:
             raise ValueError(f"state.{name} must have shape ({size},), got {getattr(state, name).shape}")
 
 
-def _control(model: Model, control, state: State) -> Float[Array, " nu"]:
+def control_row(model: Model, control, state: State) -> Float[Array, " nu"]:
     if control is None:
         return jnp.zeros(model.nu, state.qd.dtype)
     control = jnp.asarray(control)
