@@ -1,0 +1,218 @@
+"""Positions, velocities and torques held against each other: degrees, signs, scales and clock offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from scipy.signal import savgol_filter
+
+from knuckle.sysid.compare import Fit, compare, even, laid_out
+from knuckle.sysid.draft import Draft
+from knuckle.sysid.entries import dimensions, limits
+from knuckle.sysid.findings import Report
+from knuckle.sysid.units import DEGREE
+
+Units = Literal["rad", "deg"]
+NEAR = 0.2  # a scale is believed to be one that is known within this share
+AGREES = 0.9  # correlation from which on a scale is believed
+FOREIGN = 0.5  # correlation below which a velocity is none of this joint
+LATE = 1.5  # samples from which on an offset is reported
+BETTER = 0.7  # an offset must leave less than this share of the residual
+MOST_OFFSET = 0.2  # of torques [s]
+
+
+def pairs(draft: Draft) -> list[tuple[int, int]]:
+    """Coordinates and degrees of freedom of which one is the derivative of the other."""
+    topology, found = draft.model.topology, []
+    for kind, q, v in zip(topology.kind, topology.q_start, topology.v_start, strict=True):
+        count = {"ball": 0, "free": 3, "planar": 3}.get(kind, 1)
+        found += [(int(q) + i, int(v) + i) for i in range(count)]
+    return found
+
+
+def check_units(drafts: Sequence[Draft], report: Report, units: Units | None) -> None:
+    """Angles in degrees become radians: where the user says so, or where limits, turns or velocities show it.
+
+    All angles of a log without a unit in their header are in one unit, and so are all of its angular velocities.
+    """
+    for draft in drafts:
+        if units == "deg":
+            for channel in ("q", "qd", "qdd"):
+                _to_radians(draft, channel, report, "as units='deg' says")
+    if units is not None:
+        return
+    evidence = [(d, j, _degrees(d, j, v)) for d in drafts if "q" in d.values for j, v in _angles(d)]
+    reasons = [(d.place("q", j), why) for d, j, (why, _) in evidence if why]
+    fits = [fit for _, _, (_, fit) in evidence if fit is not None and fit.agreement > AGREES]
+    position_in_degrees = bool(reasons)
+    ratio = float(np.median([abs(fit.scale) for fit in fits])) if fits else None
+    if position_in_degrees:
+        detail = f"{reasons[0][1]} ({reasons[0][0]}); taken as degrees, turned into radians"
+        for draft in drafts:
+            _to_radians(draft, "q", report, detail)
+    rate = None if ratio is None else ratio * (DEGREE if position_in_degrees else 1.0)
+    if rate is not None and _near(rate, DEGREE):
+        detail = "positions move 57 times slower than velocities say; taken as deg/s, turned into rad/s"
+        for draft in drafts:
+            _to_radians(draft, "qd", report, detail)
+    elif position_in_degrees and rate is None and any("qd" in d.values for d in drafts):
+        drafts[0].say(
+            report, "degrees", "qd", 1, "suspect", "positions are in degrees; too little moves to test velocities"
+        )
+    for draft in drafts if not position_in_degrees else ():
+        _suspect_degrees(draft, report)
+
+
+def _angles(draft: Draft) -> list[tuple[int, int]]:
+    """Angles that were measured, and their velocities."""
+    kinds = dimensions(draft.model, "q")
+    return [(q, v) for q, v in pairs(draft) if kinds[q] == "angle" and draft.entry("q", q) is not None]
+
+
+def _degrees(draft: Draft, j: int, v: int) -> tuple[str, Fit | None]:
+    """Why this angle must be in degrees, or nothing; and how its velocity compares."""
+    x = draft.values["q"][:, j]
+    finite = x[np.isfinite(x)]
+    speed = draft.entry("qd", v)
+    turned = laid_out(x, 360.0) if np.ptp(finite) > 2 * np.pi * 1.001 else laid_out(x, 2 * np.pi)
+    fit = compare(draft.time, turned, speed) if speed is not None else None
+    if ("q", draft.names["q"][j]) in draft.units_known:
+        return "", fit
+    if turned is not x and np.ptp(finite) > 2 * np.pi * 1.001:
+        return "it wraps at 360", fit
+    if fit is not None and fit.agreement > AGREES and _near(abs(fit.scale), 1 / DEGREE):
+        return "it moves 57 times faster than its velocity says", fit
+    lower, upper = (float(limit[v]) for limit in limits(draft.model))
+    span = upper - lower
+    if np.isfinite(span) and span > 0:
+        slack = 0.1 * span
+        outside = max(lower - finite.min(), finite.max() - upper) > 0.5 * span + 0.5
+        inside = finite.min() * DEGREE > lower - slack and finite.max() * DEGREE < upper + slack
+        if outside and inside:
+            return f"it reaches {np.abs(finite).max():.4g}, the joint's limits are {lower:.4g} and {upper:.4g} rad", fit
+    return "", fit
+
+
+def _suspect_degrees(draft: Draft, report: Report) -> None:
+    for j, _ in _angles(draft) if "q" in draft.values else ():
+        x = draft.values["q"][:, j]
+        reach = np.nanmax(np.abs(x))
+        known = ("q", draft.names["q"][j]) in draft.units_known
+        if 6 * np.pi < reach <= 360.5 and "qd" not in draft.values and not known:
+            detail = f"reaches {reach:.4g}: {reach / 2 / np.pi:.1f} turns if it is in radians; units='deg' turns it"
+            draft.say(report, "degrees", draft.place("q", j), len(x), "suspect", detail)
+
+
+def _near(value: float, wanted: float) -> bool:
+    return abs(value / wanted - 1) < NEAR
+
+
+def _to_radians(draft: Draft, channel: str, report: Report, detail: str) -> None:
+    if channel not in draft.values:
+        return
+    for j, kind in enumerate(dimensions(draft.model, channel)):
+        name = draft.names[channel][j]
+        if kind == "angle" and (channel, name) not in draft.units_known and draft.entry(channel, j) is not None:
+            draft.values[channel][:, j] *= DEGREE
+            draft.say(report, "degrees", draft.place(channel, j), len(draft.time), "repaired", detail)
+
+
+def check_velocities(draft: Draft, report: Report) -> None:
+    """Velocities of another sign or scale than their positions are left out; late ones are reported."""
+    if "q" not in draft.values or "qd" not in draft.values:
+        return
+    late: list[Fit] = []
+    for j, v in pairs(draft):
+        x, speed = draft.entry("q", j), draft.entry("qd", v)
+        fit = compare(draft.time, x, speed) if x is not None and speed is not None else None
+        if fit is None:
+            continue
+        why = _contradiction(fit)
+        if why:
+            draft.say(report, why[0], draft.place("qd", v), len(draft.time), "left out", why[1])
+            draft.values["qd"][:, v] = np.nan
+        elif abs(fit.samples) > LATE and 1 - fit.agreement**2 < BETTER * (1 - fit.together**2):
+            late.append(fit)
+    if late:
+        lag = float(np.median([fit.lag for fit in late]))
+        samples = float(np.median([fit.samples for fit in late]))
+        detail = f"velocities come {_late(lag, samples)} positions; shift(recording, 'qd', {-lag:.4g}) sets it right"
+        draft.say(report, "clock offset", "qd", len(late), "suspect", detail)
+
+
+def _late(lag: float, samples: float) -> str:
+    return f"{1e3 * abs(lag):.4g} ms ({abs(samples):.1f} samples) {'after' if lag > 0 else 'before'}"
+
+
+def _contradiction(fit: Fit) -> tuple[str, str] | None:
+    if fit.agreement < FOREIGN:
+        return "foreign velocity", f"correlation {fit.agreement:.2f} with the change of the position"
+    if fit.agreement < AGREES or (fit.scale > 0 and abs(fit.scale - 1) < NEAR):
+        return None
+    if fit.scale < 0 and abs(-fit.scale - 1) < NEAR:
+        return "opposite sign", "the position moves the other way"
+    return "wrong scale", f"the position moves {fit.scale:.4g} times as fast as the velocity says"
+
+
+def check_torques(draft: Draft, report: Report) -> None:
+    """Torques and controls that explain the motion better at another time are reported with that time.
+
+    They are regressed on accelerations, velocities, signs of velocity, sines and cosines of all joints, which holds
+    the rigid-body torques of one joint, and much of those of several.
+    """
+    for channel in ("tau", "control"):
+        found = _torque_offset(draft, channel) if channel in draft.values and "q" in draft.values else None
+        if found is not None:
+            lag, samples, share = found
+            detail = (
+                f"{channel} comes {_late(lag, samples)} the motion that it explains ({100 * share:.0f} % of the "
+                f"residual is left); shift(recording, {channel!r}, {-lag:.4g}) sets it right"
+            )
+            draft.say(report, "clock offset", channel, 1, "suspect", detail)
+
+
+def _torque_offset(draft: Draft, channel: str) -> tuple[float, float, float] | None:
+    if channel == "control" and np.any(np.asarray(draft.model.actuators.bias)[:, 1:]):
+        return None  # a servo's control is a position
+    joints = [j for j, _ in pairs(draft) if draft.entry("q", j) is not None][:12]
+    forces = [draft.values[channel][:, i] for i in range(draft.values[channel].shape[1])]
+    forces = [f for f in forces if np.isfinite(f).all() and np.ptp(f) > 0]
+    if not joints or not forces:
+        return None
+    spaced = even(draft.time, *(draft.values["q"][:, j] for j in joints), *forces)
+    if spaced is None:
+        return None
+    dt, signals = spaced
+    basis = _basis(np.array(signals[: len(joints)]), dt)
+    most = int(min(round(MOST_OFFSET / dt), 80, (len(basis) - 3 * basis.shape[1]) // 4))
+    if most < 3:
+        return None
+    inner = slice(most, len(basis) - most)
+    base, _ = np.linalg.qr(basis[inner])
+    lags = np.arange(-most, most + 1)
+    rest = np.zeros(len(lags))
+    for f in signals[len(joints) :]:
+        for i, lag in enumerate(lags.tolist()):
+            y = f[most + lag : len(f) - most + lag]
+            y = (y - y.mean()) / (np.std(f) + 1e-300)
+            rest[i] += (y @ y - np.sum((base.T @ y) ** 2)) / len(y) / (len(signals) - len(joints))
+    best = int(np.argmin(rest))
+    share = rest[best] / max(rest[most], 1e-300)
+    inside = 0 < best < len(lags) - 1
+    if not (inside and abs(lags[best]) > LATE and share < BETTER and rest[best] < 0.5):
+        return None
+    return float(lags[best] * dt), float(lags[best]), float(share)
+
+
+def _basis(q: np.ndarray, dt: float) -> np.ndarray:
+    """Columns that rigid-body torques are made of."""
+    window = int(np.clip(round(0.06 / dt), 5, 101)) | 1
+    window = min(window, (q.shape[1] - 1) | 1)
+    speed = np.asarray(savgol_filter(q, window, 3, deriv=1, delta=dt))
+    acceleration = np.asarray(savgol_filter(q, window, 3, deriv=2, delta=dt))
+    scale = 0.1 * np.std(speed, axis=1, keepdims=True) + 1e-12
+    rows = [acceleration, speed, np.tanh(speed / scale), np.sin(q), np.cos(q), np.ones((1, q.shape[1]))]
+    basis = np.concatenate(rows).T
+    return basis / (np.abs(basis).max(axis=0) + 1e-300)

@@ -1,0 +1,96 @@
+"""What was found in a log, where, how often, and what was done about it; the error for one that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Action = Literal["note", "repaired", "left out", "suspect"]
+
+
+class RecordingError(ValueError):
+    """A log that cannot be used as a recording: names the file, the place in it, and the reason."""
+
+    def __init__(self, source: str | Path, reason: str, place: str = ""):
+        self.source, self.place, self.reason = str(source), place, reason
+        super().__init__(f"{source}{f', {place}' if place else ''}: {reason}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of thing at one place of a recording."""
+
+    what: str  # in one or two words: "gaps", "wrapped angle", "degrees"
+    place: str  # the channel and entry, column or line
+    count: int  # of samples, rows or events
+    action: Action  # "note": as it should be; "suspect": nothing was changed, look at it
+    detail: str
+    recording: str = ""
+
+    def __str__(self) -> str:
+        where = ", ".join(part for part in (self.recording, self.place) if part)
+        return f"{where}: {self.what} ({self.count}), {self.action}: {self.detail}"
+
+
+class Report(Sequence[Finding]):
+    """Findings in the order in which they were made; prints as a table."""
+
+    def __init__(self, findings: Iterable[Finding] = ()):
+        self._findings = list(findings)
+
+    def add(self, what: str, place: str, count: int, action: Action, detail: str, recording: str = "") -> None:
+        self._findings.append(Finding(what, place, int(count), action, detail, recording))
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        self._findings.extend(findings)
+
+    def of(self, what: str) -> list[Finding]:
+        """The findings of one kind."""
+        return [finding for finding in self._findings if finding.what == what]
+
+    def __getitem__(self, index):
+        return self._findings[index]
+
+    def __len__(self) -> int:
+        return len(self._findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self._findings)
+
+    def table(self) -> Table:
+        """For a console; text from the log is never taken for markup."""
+        table = Table("recording", "place", "finding", "count", "action", "detail", title=None)
+        for f in self._findings:
+            cells = (f.recording, f.place, f.what, str(f.count), f.action, f.detail)
+            table.add_row(*(Text(printable(cell)) for cell in cells))
+        return table
+
+    def __str__(self) -> str:
+        if not self._findings:
+            return "nothing found"
+        console = Console(width=160, color_system=None)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get().rstrip()
+
+    def __repr__(self) -> str:
+        return f"Report({len(self)} findings)"
+
+
+def printable(text: str, most: int = 200) -> str:
+    """Text from a file, cut, with what a terminal would act upon made visible."""
+    text = text if len(text) <= most else f"{text[: most - 3]}..."
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def listed(names: Iterable[str], most: int = 40) -> str:
+    """Names for an error message; a long list is cut, and says so."""
+    shown = [printable(str(name), 80) for name in names]
+    more = len(shown) - most
+    return (", ".join(shown[:most]) or "none") + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,268 @@
+"""Columns of a log matched to times, joints, actuators, links and frames of a model by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from knuckle.model.model import Model
+from knuckle.sysid import units
+from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE, POSE_PREFIX, body_names, names_of, single_joints
+from knuckle.sysid.raw import Column
+from knuckle.sysid.words import (
+    FILLERS,
+    POSE_WORDS,
+    POSITION,
+    ROTATION_WORDS,
+    channel_of,
+    is_episode,
+    is_time,
+    title_and_unit,
+    tokens,
+)
+
+SPECIAL = ("time", "episode")
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a column belongs: a channel and an entry of it; `entry` None: all entries, in order."""
+
+    channel: str
+    entry: str | None
+    unit: str | None = None
+    guessed: str = ""  # how, if not by the full name
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One way to write an entry of a channel."""
+
+    words: Words
+    channel: str
+    entry: str
+    alone: bool  # whether the name without a word for the quantity means this channel
+    motor: bool  # a control that is a torque or force
+    how: str  # empty: the full name
+
+
+class Lexicon:
+    """All names that columns may have for a model."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.own = set(tokens(model.name))
+        self.names = {channel: names_of(model, channel) for channel in CHANNELS}
+        self.bodies = [(tokens(body), body) for body in body_names(model)]
+        self.bodies = sorted((b for b in self.bodies if b[0]), key=lambda b: -len(b[0]))
+        self.spellings = [s for channel in CHANNELS for s in self._spellings(channel) if s.words]
+
+    def _spellings(self, channel: str) -> list[Spelling]:
+        """The words of an entry; also without the first words, if all entries share them; a control by its joint."""
+        shared = _shared(self.names[channel])
+        bias = np.asarray(self.model.actuators.bias)[:, 1:]
+        found = []
+        for i, entry in enumerate(self.names[channel]):
+            words = tokens(entry)
+            alone = channel == next(c for c in ("q", "qd", "control") if entry in self.names[c])
+            motor = channel == "control" and not bias[i].any()
+            found.append(Spelling(words, channel, entry, alone, motor, ""))
+            if 0 < shared < len(words):
+                how = "without the prefix that all share"
+                found.append(Spelling(words[shared:], channel, entry, alone, motor, how))
+            joint = _joint_of(i, self.model) if channel == "control" else None
+            if joint is not None and tokens(joint) != words:
+                found.append(
+                    Spelling(tokens(joint), channel, entry, False, motor, f"the only actuator of joint {joint}")
+                )
+        return found
+
+
+def _shared(names: Sequence[str]) -> int:
+    """How many first words all names share."""
+    lists = [tokens(name) for name in names]
+    if len(lists) < 2:
+        return 0
+    count = 0
+    while all(len(words) > count + 1 and words[count] == lists[0][count] for words in lists):
+        count += 1
+    return count - 1 if count and lists[0][count - 1] in FILLERS else count
+
+
+def _joint_of(actuator: int, model: Model) -> str | None:
+    """The joint that only this actuator moves, if it moves one degree of freedom."""
+    acts = model.actuators
+    dofs = [dof for a, dof in zip(acts.entry_actuator, acts.entry_dof, strict=True) if a == actuator]
+    if len(dofs) != 1 or acts.entry_dof.count(dofs[0]) != 1:
+        return None
+    return names_of(model, "qd")[dofs[0]]
+
+
+def place(column: Column, lexicon: Lexicon) -> Place | None:
+    """The place that a column's own name gives it."""
+    title, unit = title_and_unit(column.title)
+    if column.text:
+        return None
+    words = tokens(title)
+    if is_time(column.title):
+        return Place("time", None, unit or _time_unit(words))
+    if is_episode(title):
+        return Place("episode", None)
+    found = _place(words, column, lexicon)
+    if found is None and unit is None:
+        for suffix in units.SUFFIXES:
+            if len(words) > len(suffix) and words[-len(suffix) :] == suffix:
+                found, unit = _place(words[: -len(suffix)], column, lexicon), "/".join(w for w in suffix if w != "per")
+                if found is not None:
+                    break
+    return None if found is None else Place(found.channel, found.entry, unit, found.guessed)
+
+
+def _time_unit(words: Sequence[str]) -> str | None:
+    return next((word for word in reversed(words) if units.time_factor(word) is not None), None)
+
+
+def _place(words: Words, column: Column, lexicon: Lexicon) -> Place | None:
+    if column.values.ndim == 2:
+        return _block(words, column, lexicon)
+    return _entry(words, lexicon) or _pose_entry(words, lexicon) or _only_entry(words, lexicon)
+
+
+def _without(words: Words, part: Words) -> Words | None:
+    """What is left of words when a part that stands in them in one piece is taken out."""
+    for i in range(len(words) - len(part) + 1):
+        if words[i : i + len(part)] == part:
+            return words[:i] + words[i + len(part) :]
+    return None
+
+
+def _entry(words: Words, lexicon: Lexicon) -> Place | None:
+    """A joint's or actuator's name with words that say which quantity it is; the longest name counts."""
+    found: list[tuple[int, Place]] = []
+    for spelling in lexicon.spellings:
+        rest = _without(words, spelling.words)
+        if rest is None:
+            continue
+        said = channel_of(tuple(word for word in rest if word not in lexicon.own))
+        if said != spelling.channel and not (said == "" and spelling.alone):
+            continue
+        if spelling.motor and any(word in POSITION for word in rest):
+            continue  # a desired position is no control of an actuator that takes a torque
+        rank = 2 * len(spelling.words) - bool(spelling.how)
+        found.append((rank, Place(spelling.channel, spelling.entry, guessed=spelling.how)))
+    return _longest(found)
+
+
+def _longest(found: list[tuple[int, Place]]) -> Place | None:
+    """The place with the longest name; None if two are equally long."""
+    most = max((rank for rank, _ in found), default=0)
+    best = {(p.channel, p.entry): p for rank, p in found if rank == most}
+    return next(iter(best.values())) if len(best) == 1 else None
+
+
+def _pose_entry(words: Words, lexicon: Lexicon) -> Place | None:
+    """A link's or frame's name with an axis: `hand_x`, `hand.qw`, `pose/hand/orientation/w`."""
+    found = []
+    for spoken, body in lexicon.bodies:
+        rest = _without(words, spoken)
+        part = None if rest is None else pose_part(rest)
+        if part is not None:
+            found.append((len(spoken), Place(f"{POSE_PREFIX}{body}", part)))
+    return _longest(found)
+
+
+def pose_part(words: Sequence[str]) -> str | None:
+    """px to qz from the words beside a body's name."""
+    rest = [word for word in words if word not in FILLERS]
+    if not rest:
+        return None
+    axis, before = rest[-1], set(rest[:-1])
+    if not before <= POSE_WORDS | ROTATION_WORDS:
+        return None
+    if axis in POSE:
+        return axis
+    turned = bool(before & ROTATION_WORDS) or axis == "w"
+    if axis in ("x", "y", "z", "w"):
+        return f"q{axis}" if turned else f"p{axis}"
+    return f"p{axis[1]}" if axis in ("tx", "ty", "tz") else None
+
+
+def _only_entry(words: Words, lexicon: Lexicon) -> Place | None:
+    """`velocity` of a model with one joint, or `u` of one with one actuator."""
+    channel = channel_of(words)
+    names = lexicon.names[channel] if channel else ()
+    return Place(channel or "", names[0], guessed="the only one there is") if len(names) == 1 else None
+
+
+def _block(words: Words, column: Column, lexicon: Lexicon) -> Place | None:
+    """An array over time and entries: `q`, `observations/qpos`, `action`, `pose/hand`."""
+    width = column.values.shape[1]
+    channel = channel_of(tuple(word for word in words if word not in lexicon.own))
+    if channel == "" and any(word in ("state", "states") for word in words) and width == lexicon.model.nq:
+        return Place("q", None, guessed="a state as wide as q")
+    if channel and width == len(lexicon.names[channel]):
+        return Place(channel, None)
+    for spoken, body in lexicon.bodies:
+        rest = _without(words, spoken)
+        if rest is not None and set(rest) <= POSE_WORDS | FILLERS and width in (3, 7):
+            return Place(f"{POSE_PREFIX if width == 7 else POINT_PREFIX}{body}", None)
+    return None
+
+
+def indexed(columns: Sequence[Column], lexicon: Lexicon) -> dict[str, Place]:
+    """Columns such as q1, q2 or tau[0], which count joints or actuators in the model's order, from 0 or from 1."""
+    counted: dict[str, dict[int, tuple[Column, str | None]]] = {}
+    for column in columns:
+        title, unit = title_and_unit(column.title)
+        words = tokens(title)
+        numbers = [word for word in words if word.isdigit()]
+        if column.text or column.values.ndim != 1 or len(numbers) != 1 or len(numbers[0]) > 4:
+            continue
+        channel = channel_of(tuple(word for word in words if not word.isdigit()))
+        if channel == "" and any(word in FILLERS for word in words):
+            channel = "q"
+        if channel:
+            counted.setdefault(channel, {})[int(numbers[0])] = (column, unit)
+    singles = tuple(name for name, _, _ in single_joints(lexicon.model))
+    found = {}
+    for channel, group in counted.items():
+        for names in (lexicon.names[channel], () if channel == "control" else singles):
+            first = min(group)
+            if names and first in (0, 1) and sorted(group) == list(range(first, first + len(names))):
+                how = f"counted from {first}"
+                found |= {c.name: Place(channel, names[i - first], unit, how) for i, (c, unit) in group.items()}
+                break
+    return found
+
+
+def target_place(target: str, lexicon: Lexicon) -> Place:
+    """The place that the user gives, such as "q shoulder", "control motor1 [V]", "time [ms]" or "pixels u"."""
+    title, unit = title_and_unit(target)
+    channel, _, entry = title.strip().partition(" ")
+    entry = entry.strip()
+    if not channel:
+        raise ValueError(f"columns= has an empty target {target!r}")
+    if channel in SPECIAL:
+        return Place(channel, None, unit)
+    if not entry and channel not in CHANNELS:
+        for plain in ("q", "control"):
+            if channel in lexicon.names[plain]:
+                return Place(plain, channel, unit)
+    if channel in CHANNELS or channel.startswith((POSE_PREFIX, POINT_PREFIX)):
+        known, body = names_of(lexicon.model, channel), channel.partition("/")[2]
+        bodies = body_names(lexicon.model)
+        if body and body not in bodies:
+            raise ValueError(
+                f"columns= has target {target!r}: no link or frame {body!r}; there are {', '.join(bodies)}"
+            )
+        if entry and entry not in known:
+            raise ValueError(f"columns= has target {target!r}: {channel} has {', '.join(known) or 'no entries'}")
+    return Place(channel, entry or None, unit)
+
+
+def is_ignored(name: str, patterns: Sequence[str]) -> bool:
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

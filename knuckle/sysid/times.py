@@ -1,0 +1,137 @@
+"""Times of a log: their unit, resets, order, stamps that stand twice."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from knuckle.sysid.findings import Report
+from knuckle.sysid.recording import gaps
+from knuckle.sysid.units import time_factor
+
+LONG_AGO = 1e6  # times that begin later than this [s] are of a calendar, and are counted from the first
+SHUFFLED = 5  # a sample at most this many places late was written out of order; more is a reset
+COARSE = 0.2  # with more stamps than this share standing twice the clock is coarse
+EPOCHS = ((1e17, 1e-9, "ns"), (1e14, 1e-6, "us"), (1e11, 1e-3, "ms"))
+STEPS = (
+    (5e5, 1e-9, "ns"),
+    (500.0, 1e-6, "us"),
+    (0.5, 1e-3, "ms"),
+)  # a usual step from this on, if it is a whole number
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Raw stamps and their factor to seconds."""
+
+    raw: np.ndarray
+    factor: float
+
+    @property
+    def start(self) -> float:
+        finite = self.raw[np.isfinite(self.raw)]
+        return float(finite[0]) * self.factor if len(finite) else 0.0
+
+    def seconds(self, origin: float) -> np.ndarray:
+        """Times [s] after an origin; whole numbers are subtracted before they are rounded."""
+        if origin == 0.0:
+            return self.raw * self.factor
+        return (self.raw - self.raw[0]) * self.factor + (float(self.raw[0]) * self.factor - origin)
+
+
+def clock(raw: np.ndarray, unit: str | None, place: str, report: Report, run: str) -> Clock | None:
+    """Times by the unit of their header, else by what is plausible, which is reported; None: the unit is not known."""
+    if unit is not None:
+        factor = time_factor(unit)
+        return None if factor is None else Clock(raw, factor)
+    factor, name = plausible_unit(raw)
+    report.add("time unit", place, len(raw), "note", f"no unit in the header: taken as {name}", run)
+    return Clock(raw, factor)
+
+
+def plausible_unit(raw: np.ndarray) -> tuple[float, str]:
+    """Calendar times by their size; others by the usual step: motions are sampled more than twice a second."""
+    finite = np.asarray(raw[np.isfinite(raw)], float)
+    if len(finite) < 2:
+        return 1.0, "s"
+    first = abs(finite[0])
+    for least, factor, name in EPOCHS:
+        if first > least:
+            return factor, name
+    steps = np.abs(np.diff(finite))
+    steps = steps[steps > 0]
+    usual = float(np.median(steps)) if len(steps) and first < 1e9 else 0.0
+    return next(((factor, name) for least, factor, name in STEPS if usual >= least), (1.0, "s"))
+
+
+def in_order(time: np.ndarray, place: str, report: Report, run: str) -> np.ndarray:
+    """Rows with a time, with those that were written a few places late put where they belong."""
+    rows = np.flatnonzero(np.isfinite(time))
+    if len(rows) < len(time):
+        count = len(time) - len(rows)
+        report.add("no time", place, count, "left out", "rows whose time is missing or infinite", run)
+    kept = time[rows]
+    back = np.flatnonzero(np.diff(kept) < 0)
+    late = []
+    for i in back.tolist():
+        window = slice(max(i + 1 - SHUFFLED, 0), i + 1)
+        ahead = kept[i + 1 : i + 2 + SHUFFLED]
+        if kept[window].min() <= kept[i + 1] or (ahead.max() > kept[i] and kept[i + 1] > kept[0]):
+            late.append(i)
+    for i in late:
+        window = slice(max(i + 1 - SHUFFLED, 0), i + 2 + SHUFFLED)
+        rows[window] = rows[window][np.argsort(time[rows[window]], kind="stable")]
+    if late:
+        report.add("out of order", place, len(late), "repaired", f"first at {kept[late[0]]:.6g} s; sorted", run)
+    return rows
+
+
+def pieces(time: np.ndarray, episode: np.ndarray | None, place: str, report: Report, run: str) -> list[tuple[int, int]]:
+    """Stretches of rows in which time runs on: cut where it goes back, and where another episode begins."""
+    back = np.flatnonzero(np.diff(time) < 0) + 1
+    other = np.flatnonzero(np.diff(episode) != 0) + 1 if episode is not None else np.zeros(0, int)
+    if len(back):
+        i = int(back[0])
+        detail = f"time goes back from {time[i - 1]:.6g} s to {time[i]:.6g} s; cut into recordings"
+        report.add("resets", place, len(back), "repaired", detail, run)
+    if len(other):
+        report.add("episodes", place, len(other) + 1, "note", "cut into recordings", run)
+    cuts = np.unique(np.concatenate([[0], back, other, [len(time)]])).astype(int)
+    spans = [(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
+    short = sum(b - a < 2 for a, b in spans)
+    if short:
+        report.add("short pieces", place, short, "left out", "pieces of fewer than two samples", run)
+    return [(a, b) for a, b in spans if b - a >= 2]
+
+
+def without_duplicates(time: np.ndarray, place: str, report: Report, run: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and their times, which increase: of equal stamps the first counts; those of a coarse clock are spread."""
+    first = np.concatenate([[True], np.diff(time) > 0])
+    count = int((~first).sum())
+    rows = np.arange(len(time))
+    if not count:
+        return rows, time
+    at = f"first at {time[np.flatnonzero(~first)[0]]:.6g} s"
+    if count < COARSE * len(time) or first.sum() < 3:
+        report.add("duplicate stamps", place, count, "left out", f"{at}; the first of each is kept", run)
+        return rows[first], time[first]
+    starts = np.flatnonzero(first)
+    spread = np.interp(rows, starts, time[starts])
+    tail = rows > starts[-1]
+    step = (time[starts[-1]] - time[starts[0]]) / (starts[-1] - starts[0])
+    spread[tail] = time[starts[-1]] + step * (rows[tail] - starts[-1])
+    report.add("coarse clock", place, count, "repaired", f"{at}; equal stamps were spread evenly", run)
+    keep = np.concatenate([[True], np.diff(spread) > 0])
+    return rows[keep], spread[keep]
+
+
+def report_gaps(time: np.ndarray, report: Report, run: str) -> None:
+    """Pauses of more than five usual steps; they stay, and segments do not cross them."""
+    found = gaps(time)
+    if len(found):
+        steps = np.diff(time)[found]
+        worst = int(found[np.argmax(steps)])
+        detail = f"longest {steps.max():.4g} s after {time[worst]:.6g} s (usual step {np.median(np.diff(time)):.4g} s)"
+        report.add("gaps", "time", len(found), "note", detail, run)
