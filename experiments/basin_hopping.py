@@ -1,0 +1,186 @@
+"""NeuralSim figure 4: the link lengths of a double pendulum, by local search and by parallel basin hopping.
+
+True lengths 3 and 4 m, 1 kg at the end of each link, falling from the horizontal; 50 steps of 1/60 s of joint angles.
+From every start of a grid over [0.1, 10]^2 the maps show how far from the truth a search ends: one local search (L-BFGS
+as in the paper, and Levenberg-Marquardt on the residual vector), and basin hopping with at most 64 of the latter.
+Run: python experiments/basin_hopping.py [--quick] [--workers N]. Writes maps, table and numbers to experiments/results
+(with --quick nothing, on a coarse grid, in this process).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import knuckle as kn
+from knuckle import native, optim
+
+RESULTS = Path(__file__).parent / "results"
+TRUTH, LOWER, UPPER = np.array([3.0, 4.0]), 0.1, 10.0
+DT, STEPS = 1 / 60, 50
+SEARCHES, SEED, NEAR = 64, 0, 1e-3
+LOCAL, DESCENT = optim.LevenbergMarquardt(), optim.LBFGSB()
+METHODS = {"lbfgs": "L-BFGS-B", "local": "Levenberg-Marquardt", "hopping": "parallel basin hopping"}
+
+
+def pendulum(lengths) -> kn.Model:
+    """1 kg at the end of each link with the inertia of a ball of 0.15 m, about y."""
+    body = {"mass": 1.0, "com": (0, 0, -1), "inertia": (0.4 * 0.15**2,) * 3}
+    upper = kn.Link("upper", joints=kn.revolute("y"), **body)
+    model = kn.build([upper, kn.Link("lower", "upper", kn.revolute("y"), position=(0, 0, -1), **body)])
+    down = jnp.zeros((2, 3)).at[:, 2].set(-lengths)
+    joints = jnp.zeros((2, 3)).at[1, 2].set(-lengths[0])
+    return eqx.tree_at(lambda m: (m.inertia.com, m.position), model, (down, joints))
+
+
+def motion(lengths, dt: float, steps: int):
+    """Joint angles of the fall from the horizontal."""
+    start = kn.State(jnp.array([jnp.pi / 2, 0.0]), jnp.zeros(2))
+    return kn.rollout(pendulum(lengths), start, dt=dt, steps=steps).q
+
+
+def build() -> optim.LeastSquares:
+    """Residuals and Jacobian of the joint angles by the two lengths."""
+    observed = np.asarray(native.jit(lambda x: motion(x, DT, STEPS))(TRUTH))
+
+    def residuals(lengths):
+        return (motion(lengths, DT, STEPS) - observed).ravel()
+
+    def with_jacobian(lengths):
+        value, push = jax.linearize(residuals, lengths)
+        return value, jax.vmap(push, out_axes=1)(jnp.eye(2))
+
+    return optim.LeastSquares(
+        native.jit(with_jacobian), 2, lower=LOWER, upper=UPPER, names=("upper length", "lower length")
+    )
+
+
+class Ready:
+    """A problem that is built already, as a factory."""
+
+    def __init__(self, problem: optim.LeastSquares):
+        self.problem = problem
+
+    def __call__(self) -> optim.LeastSquares:
+        return self.problem
+
+
+def work(problem: optim.LeastSquares, payload: tuple[str, np.ndarray], seconds: float | None) -> dict:
+    """One search from one start."""
+    method, start = payload
+    if method == "hopping":
+        result = optim.basin_hopping(Ready(problem), start, local=LOCAL, searches=SEARCHES, seed=SEED, target=1e-16)
+        assert result.searches is not None
+        count = len(result.searches)
+    else:
+        result, count = (LOCAL if method == "local" else DESCENT)(problem, start), 1
+    return {
+        "distance": float(np.linalg.norm(result.x - TRUTH)),
+        "searches": count,
+        "evaluations": result.evaluations,
+        "status": str(result.status),
+    }
+
+
+def grid(step: float) -> np.ndarray:
+    side = np.linspace(LOWER, UPPER, round((UPPER - LOWER) / step) + 1)
+    return np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def measure(workers: int, step: float) -> dict:
+    """All methods from all starts, and how long 1000 local searches take."""
+    starts, maps, seconds = grid(step), {}, {}
+    with optim.opened(workers, build, work) as team:
+        warm = [("local", np.array([8.0, 4.0]))] * 2 * max(workers, 1)
+        for _ in team.run(warm):
+            pass  # workers start, load JAX and the native code
+        for name in METHODS:
+            began = time.perf_counter()
+            rows = dict(team.run([(name, start) for start in starts]))
+            seconds[name] = time.perf_counter() - began
+            failed = [outcome.failure for outcome in rows.values() if outcome.failure]
+            if failed:
+                raise SystemExit(f"{len(failed)} searches failed, the first so: {failed[0]}")
+            maps[name] = [rows[i].value for i in range(len(starts))]
+            print(summary(name, maps[name], seconds[name]), flush=True)
+    thousand = seconds["local"] / len(starts) * 1000
+    print(f"1000 local searches: {thousand:.2f} s on {max(workers, 1)} processes", flush=True)
+    return {"step": step, "workers": workers, "seconds": seconds, "seconds_per_1000_local": thousand, "maps": maps}
+
+
+def summary(name: str, rows: list[dict], seconds: float) -> str:
+    distance, searches = (np.array([row[key] for row in rows]) for key in ("distance", "searches"))
+    return (
+        f"| {METHODS[name]} | {np.mean(distance <= NEAR):.1%} | {np.median(distance):.1e} | {distance.max():.1e} "
+        f"| {searches.mean():.1f} | {searches.max()} | {seconds:.1f} |"
+    )
+
+
+def table(found: dict) -> str:
+    starts = len(found["maps"]["local"])
+    lines = [f"{starts} starts, {found['workers']} processes of {os.cpu_count()} cores.", ""]
+    lines += [
+        "| method | within 1e-3 of the truth | median distance [m] | largest [m] | searches, mean | most | time [s] |"
+    ]
+    lines += ["|---|--:|--:|--:|--:|--:|--:|"]
+    lines += [summary(name, found["maps"][name], found["seconds"][name]) for name in METHODS]
+    return "\n".join([*lines, "", f"1000 local searches take {found['seconds_per_1000_local']:.2f} s."]) + "\n"
+
+
+def picture(found: dict, path: Path) -> None:
+    import matplotlib as mpl
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    from knuckle.viewer.plots import STYLE
+
+    side = round(np.sqrt(len(found["maps"]["local"])))
+    edge = found["step"] / 2
+    with mpl.rc_context({**STYLE, "axes.grid": False}):
+        figure = Figure(figsize=(11.5, 4.2), dpi=150, layout="constrained")
+        axes = figure.subplots(1, 3, sharey=True)
+        for ax, (name, title) in zip(axes, METHODS.items(), strict=True):
+            distance = np.array([row["distance"] for row in found["maps"][name]])
+            image = ax.imshow(
+                distance.reshape(side, side).T,
+                origin="lower",
+                extent=(LOWER - edge, UPPER + edge) * 2,
+                cmap="viridis",
+                norm=LogNorm(1e-6, 10, clip=True),
+            )
+            ax.plot(*TRUTH, marker="*", ms=13, color="#ffffff", mec="#2b3038", mew=0.8)
+            ax.set(title=f"{title}: {np.mean(distance <= NEAR):.1%} of starts", xlabel="first guess, upper length [m]")
+        axes[0].set_ylabel("first guess, lower length [m]")
+        bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=30, extend="both")
+        bar.set_label("distance of the result from the truth [m]")
+        figure.savefig(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a grid of 1.1 m, in this process, nothing written")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    with jax.enable_x64(True):
+        found = measure(0, 1.1) if options.quick else measure(options.workers, 0.1)
+    if options.quick:
+        return found
+    print(table(found))
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "basin_hopping.md").write_text(table(found))
+    (RESULTS / "basin_hopping.json").write_text(json.dumps(found))
+    picture(found, RESULTS / "basin_hopping.png")
+    return found
+
+
+if __name__ == "__main__":
+    main()

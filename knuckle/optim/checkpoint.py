@@ -1,0 +1,54 @@
+"""The state of a search on disk: arrays and the settings they belong to, written whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import warnings
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+State = dict[str, np.ndarray]
+SETTINGS = "settings"
+
+
+def save(path: Path, state: State, settings: dict) -> bool:
+    """Write beside the old file, then put it in its place. A disk that refuses costs a warning, not the run."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **{SETTINGS: np.array(json.dumps(settings))}, **state)  # type: ignore[arg-type]
+    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(beside, "wb") as file:
+            file.write(buffer.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        warnings.warn(f"the search goes on, but its state could not be saved to {path}: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def load(path: Path, settings: dict) -> State:
+    """The saved state of the same search; one of another search is refused, with what differs."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no saved search at {path}: run without resume=True to begin one")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            state = {name: file[name] for name in file.files}
+        saved = json.loads(str(state.pop(SETTINGS)))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a saved search, or is damaged: {error}") from error
+    wanted = json.loads(json.dumps(settings))
+    differing = sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name))
+    if differing:
+        each = "; ".join(f"{name} was {saved.get(name)!r}, is {wanted.get(name)!r}" for name in differing)
+        raise ValueError(f"{path} is from another search: {each}")
+    return state

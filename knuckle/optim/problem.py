@@ -1,0 +1,144 @@
+"""What is to be minimised: a function of the free parameters, their bounds, typical sizes and names."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+Vector: TypeAlias = np.ndarray
+Function: TypeAlias = Callable[[Vector], tuple[np.ndarray, np.ndarray]]
+
+
+class Problem(ABC):
+    """Free parameters with bounds, typical sizes (`scale`) and names. Bounds may be infinite, one number or one each.
+
+    The function gets one float64 vector and returns new arrays each time: solvers keep what it returned.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        size: int,
+        *,
+        lower: float | Sequence[float] | Vector = -np.inf,
+        upper: float | Sequence[float] | Vector = np.inf,
+        scale: float | Sequence[float] | Vector = 1.0,
+        names: Sequence[str] | None = None,
+    ):
+        if size < 1:
+            raise ValueError(f"a problem has at least one parameter, not {size}")
+        self.function, self.size = function, size
+        self.names = tuple(names) if names is not None else tuple(f"x{i}" for i in range(size))
+        if len(self.names) != size:
+            raise ValueError(f"expected {size} names of parameters, got {len(self.names)}: {', '.join(self.names)}")
+        self.lower, self.upper = self._each("lower", lower), self._each("upper", upper)
+        self.scale = self._each("scale", scale)
+        self._refuse(~(self.lower < self.upper), "lower bound must be below the upper one")
+        self._refuse(~((self.scale > 0) & np.isfinite(self.scale)), "scale must be positive and finite")
+
+    def _each(self, what: str, values) -> Vector:
+        array = np.asarray(values, dtype=np.float64)
+        if array.shape not in ((), (self.size,)):
+            raise ValueError(f"{what}: expected one number or {self.size} of them, got an array of shape {array.shape}")
+        return np.array(np.broadcast_to(array, (self.size,)))
+
+    def _refuse(self, bad: np.ndarray, rule: str) -> None:
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise ValueError(
+                f"parameter {self.names[i]!r}: {rule} (lower {self.lower[i]:g}, upper {self.upper[i]:g}, "
+                f"scale {self.scale[i]:g})"
+            )
+
+    def start(self, x) -> Vector:
+        """A starting point, checked and moved into the bounds."""
+        point = np.asarray(x, dtype=np.float64)
+        if point.shape != (self.size,):
+            raise ValueError(f"start: expected {self.size} numbers ({', '.join(self.names)}), got shape {point.shape}")
+        if np.isnan(point).any():
+            raise ValueError(f"start: parameter {self.names[int(np.argmax(np.isnan(point)))]!r} is not a number")
+        return np.clip(point, self.lower, self.upper)
+
+    def width(self) -> Vector:
+        """How far a parameter may range: the distance of its bounds, or its scale where one is infinite."""
+        width = self.upper - self.lower
+        return np.where(np.isfinite(width), width, self.scale)
+
+    def into_bounds(self, x: Vector) -> Vector:
+        """Reflect a point at the bounds until it lies between them."""
+        width = self.upper - self.lower
+        both = np.isfinite(width)
+        with np.errstate(invalid="ignore"):
+            offset = np.mod(x - self.lower, 2 * width)
+            folded = self.lower + np.minimum(offset, 2 * width - offset)
+        one_sided = np.where(x < self.lower, 2 * self.lower - x, np.where(x > self.upper, 2 * self.upper - x, x))
+        return np.clip(np.where(both, folded, one_sided), self.lower, self.upper)
+
+    @abstractmethod
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """The number to be minimised and its gradient."""
+
+
+class LeastSquares(Problem):
+    """Half the sum of squares of residuals; `function(x)` returns residuals (m,) and their Jacobian (m, size)."""
+
+    function: Function
+
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        residuals, jacobian = self.function(x)
+        return 0.5 * float(residuals @ residuals), residuals @ jacobian
+
+
+class Smooth(Problem):
+    """Any differentiable function; `function(x)` returns its value and gradient (size,)."""
+
+    function: Function
+
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        value, gradient = self.function(x)
+        return float(value), np.asarray(gradient)
+
+
+class Stochastic(Problem):
+    """A mean over `samples`; `function(x, rows)` returns value and gradient over the given rows only."""
+
+    function: Callable[[Vector, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+    def __init__(self, function: Callable, size: int, *, samples: int, **bounds):
+        if samples < 1:
+            raise ValueError(f"samples: expected at least 1, got {samples}")
+        super().__init__(function, size, **bounds)
+        self.samples = samples
+
+    def on_rows(self, x: Vector, rows: np.ndarray) -> tuple[float, Vector]:
+        value, gradient = self.function(x, rows)
+        return float(value), np.asarray(gradient)
+
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        return self.on_rows(x, np.arange(self.samples))
+
+
+Build: TypeAlias = Callable[[], Problem]
+
+
+def built(build: Build) -> Problem:
+    """The problem that a factory makes, or an error that says what it made instead."""
+    problem = build()
+    if not isinstance(problem, Problem):
+        raise ValueError(f"{build!r} must return a LeastSquares, Smooth or Stochastic problem, got {type(problem)}")
+    return problem
+
+
+def pickled(job: object, what: str) -> bytes:
+    """The bytes that a worker process rebuilds a job from."""
+    try:
+        return pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{what} goes to worker processes, so it must be picklable: a function at the top of a module, "
+            f"functools.partial of one, or an instance of a class there; {error}"
+        ) from error
