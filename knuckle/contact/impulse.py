@@ -106,13 +106,14 @@ class Impulse(ContactModel):
         kept_apart = -(share * gap + (1 - share) * beyond_touching(gap)) / dt
         if not isinstance(self.restitution, Tracer) and not np.any(np.asarray(self.restitution)):
             return Targets(kept_apart)
-        before = scene.speeds(model, qd)[:, 0]
-        if not self.time_of_impact:
-            rebound = -self.restitution * before
-            return Targets(jnp.maximum(kept_apart, rebound), margin=jnp.abs(kept_apart - rebound))
-        u = scene.speeds(model, v_free)[:, 0]
+        before, u = (scene.speeds(model, v)[:, 0] for v in (qd, v_free))
         a = (u - before) / dt
         hit = (gap + dt * u < 0) & (u < 0)
+        coming = ~hit & (dt * a - self.restitution * u > 0)  # bounces in the next step: this one does not slow it
+        kept_apart = jnp.where(coming, -gap / dt, kept_apart)
+        if not self.time_of_impact:
+            rebound = jnp.where(hit, -self.restitution * before, -jnp.inf)
+            return Targets(jnp.maximum(kept_apart, rebound), margin=jnp.abs(kept_apart - rebound))
         moment = jnp.clip(gap / jnp.where(hit, -u, jnp.ones_like(u)), 0.0, dt)
         left = dt - moment
         rebound = -self.restitution * (u - left * a) + left * a
