@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from scipy.signal import savgol_filter
 
+from knuckle.sysid.check_physics import degrees_by_acceleration
 from knuckle.sysid.compare import Fit, compare, even, laid_out
 from knuckle.sysid.draft import Draft
 from knuckle.sysid.entries import dimensions, limits
@@ -20,6 +21,7 @@ AGREES = 0.9  # correlation from which on a scale is believed
 FOREIGN = 0.5  # correlation below which a velocity is none of this joint
 LATE = 1.5  # samples from which on an offset is reported
 BETTER = 0.7  # an offset must leave less than this share of the residual
+MANY_TURNS = 20 * np.pi  # an angle beyond this may be in degrees
 MOST_OFFSET = 0.2  # of torques [s]
 
 
@@ -45,6 +47,7 @@ def check_units(drafts: Sequence[Draft], report: Report, units: Units | None) ->
         return
     evidence = [(d, j, _degrees(d, j, v)) for d in drafts if "q" in d.values for j, v in _angles(d)]
     reasons = [(d.place("q", j), why) for d, j, (why, _) in evidence if why]
+    reasons = reasons or _reasons_of_physics(drafts)
     fits = [fit for _, _, (_, fit) in evidence if fit is not None and fit.agreement > AGREES]
     position_in_degrees = bool(reasons)
     ratio = float(np.median([abs(fit.scale) for fit in fits])) if fits else None
@@ -95,14 +98,32 @@ def _degrees(draft: Draft, j: int, v: int) -> tuple[str, Fit | None]:
     return "", fit
 
 
+def _reasons_of_physics(drafts: Sequence[Draft]) -> list[tuple[str, str]]:
+    """What the model's accelerations say, asked only where angles go beyond a turn."""
+    for draft in drafts:
+        unknown = [j for j, _ in _far_angles(draft)]
+        found = degrees_by_acceleration(draft) if unknown else None
+        if found is not None:
+            both = f"correlation {found[0]:.2f}, in radians {found[1]:.2f}"
+            why = f"its acceleration agrees with the model's in degrees ({both})"
+            return [(draft.place("q", unknown[0]), why)]
+    return []
+
+
+def _far_angles(draft: Draft) -> list[tuple[int, float]]:
+    """Angles without a unit in their header that reach beyond a turn, and how far; beyond ten turns of 360 none is."""
+    if "q" not in draft.values:
+        return []
+    names = draft.names["q"]
+    reach = [(j, float(np.nanmax(np.abs(draft.values["q"][:, j])))) for j, _ in _angles(draft)]
+    return [(j, far) for j, far in reach if 2 * np.pi < far < 3600 and ("q", names[j]) not in draft.units_known]
+
+
 def _suspect_degrees(draft: Draft, report: Report) -> None:
-    for j, _ in _angles(draft) if "q" in draft.values else ():
-        x = draft.values["q"][:, j]
-        reach = np.nanmax(np.abs(x))
-        known = ("q", draft.names["q"][j]) in draft.units_known
-        if 6 * np.pi < reach <= 360.5 and "qd" not in draft.values and not known:
+    for j, reach in _far_angles(draft):
+        if reach > MANY_TURNS:
             detail = f"reaches {reach:.4g}: {reach / 2 / np.pi:.1f} turns if it is in radians; units='deg' turns it"
-            draft.say(report, "degrees", draft.place("q", j), len(x), "suspect", detail)
+            draft.say(report, "degrees", draft.place("q", j), len(draft.time), "suspect", detail)
 
 
 def _near(value: float, wanted: float) -> bool:

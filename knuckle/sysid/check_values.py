@@ -126,9 +126,8 @@ def check_frozen(draft: Draft, report: Report) -> None:
             y = x[good]
             if np.ptp(y) == 0:
                 detail = f"{y[0]:.6g} in every sample"
-                draft.say(
-                    report, "constant", draft.place(channel, j), len(y), "note" if y[0] == 0 else "suspect", detail
-                )
+                usual = y[0] == 0 or channel in ("qd", "control")
+                draft.say(report, "constant", draft.place(channel, j), len(y), "note" if usual else "suspect", detail)
             elif channel.split("/")[0] in (*MOVING, "tau"):
                 _check_stuck(draft, report, channel, j, good)
 

@@ -163,12 +163,12 @@ def _examined(drafts: list[Draft], report: Report, units: Units | None, quaterni
         check_finite(draft, report)
     check_units(drafts, report, units)
     for draft in drafts:
+        check_quaternions(draft, report, quaternion)
         check_wrapped(draft, report)
         check_spikes(draft, report)
+        check_frozen(draft, report)
     drafts = [part for draft in drafts for part in _parts(draft, jumps(draft, report))]
     for draft in drafts:
-        check_quaternions(draft, report, quaternion)
-        check_frozen(draft, report)
         check_velocities(draft, report)
         check_torques(draft, report)
         report_gaps(draft.time, report, draft.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +139,7 @@ def test_segments_join_end_to_end_and_do_not_cross_gaps():
     assert run.gaps.tolist() == [699]
     parts = segments(run, 0.5)
     assert all(part.duration <= 0.5 + 1e-9 and np.all(np.diff(part.time) < 0.01) for part in parts)
-    shared = sum(a.time[-1] == b.time[0] for a, b in zip(parts[:-1], parts[1:], strict=True))
+    shared = sum(a.time[-1] == b.time[0] for a, b in itertools.pairwise(parts))
     assert shared == len(parts) - 2  # all neighbours but those beside the gap
     assert set(np.concatenate([part.time for part in parts])) == set(run.time)
 
