@@ -28,7 +28,9 @@ from knuckle.model import (
 )
 from knuckle.model.export import save
 from knuckle.model.load import load
-from knuckle.simulate import Trajectory, rollout, step
+from knuckle.simulate import Trajectory, rollout, step, tap_values
+from knuckle.tap_list import list_taps
+from knuckle.taps import Augment, Blueprint, previous
 
 if TYPE_CHECKING:
     from knuckle import native
@@ -37,6 +39,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RK4",
+    "Augment",
+    "Blueprint",
     "Connect",
     "ExplicitEuler",
     "Frame",
@@ -57,12 +61,14 @@ __all__ = [
     "free",
     "kinematics",
     "linearize",
+    "list_taps",
     "load",
     "model",
     "motor",
     "native",
     "planar",
     "position_servo",
+    "previous",
     "prismatic",
     "retract",
     "revolute",
@@ -71,6 +77,7 @@ __all__ = [
     "shapes",
     "spatial",
     "step",
+    "tap_values",
     "velocity_servo",
 ]
 

@@ -314,7 +314,8 @@ def _simulate(
                 if count < len(after):
                     ended_by = DIVERGED
                     break
-                state = kn.State(*np.split(after[-1], [model.nq]))
+                q, qd = np.split(after[-1], [model.nq])
+                state = kn.State(q, qd)
     except KeyboardInterrupt:
         ended_by = INTERRUPTED
     q, qd = np.split(np.concatenate(states), [model.nq], axis=1)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from knuckle.dynamics import aba
 from knuckle.model.joints import difference, neutral
 from knuckle.model.model import Model
+from knuckle.taps import PLAIN, Taps
 from knuckle.tree import rows, sum_rows
 
 Vec = Float[Array | np.ndarray, " n"]
@@ -85,22 +86,31 @@ def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[
 
 
 class Loads(eqx.Module):
-    """What acts on a mechanism during a step: the control, wrenches on its links (see `rnea`), forces on its joints."""
+    """What acts on a mechanism during a step: the control, wrenches on its links (see `rnea`), forces on its joints.
+
+    Forces pass the taps of the step; impulses of contact, which are added later, do not.
+    """
 
     control: Float[Array, " nu"]
     wrench: Float[Array, "link 6"] | None = None
     force: Float[Array, " nv"] | None = None
+    taps: Taps = eqx.field(static=True, default=PLAIN)
 
     def with_impulses(self, wrench, momentum, dt) -> Loads:
         """These loads and impulses on links and joints, spread over dt."""
-        return Loads(self.control, _sum(self.wrench, wrench, dt), _sum(self.force, momentum, dt))
+        if wrench is None and momentum is None:
+            return self
+        return Loads(self.control, _sum(self.wrench, wrench, dt), _sum(self.force, momentum, dt), self.taps.again())
 
     def joint_force(self, model: Model, q: Vec, qd: Vec) -> Vec:
-        force = actuator_force(model, q, qd, self.control) + passive_force(model, q, qd)
+        actuator = self.taps("actuator/force", actuator_force(model, q, qd, self.control))
+        passive = self.taps("joint/passive_force", passive_force(model, q, qd))
+        force = self.taps("joint/force", actuator + passive)
         return force if self.force is None else force + self.force
 
     def acceleration(self, model: Model, q: Vec, qd: Vec) -> Vec:
-        return aba(model, q, qd, self.joint_force(model, q, qd), self.wrench)
+        qdd = aba(model, q, qd, self.joint_force(model, q, qd), self.wrench)
+        return self.taps.shifted("joint/acceleration", qdd)
 
     def implicit_acceleration(self, model: Model, q: Vec, qd: Vec, dt) -> tuple[Vec, Model]:
         """Mean acceleration over dt with springs, damping and servos taken at its end (linearly implicit).
@@ -111,7 +121,7 @@ class Loads(eqx.Module):
         stiffness, damping = stiffness_and_damping(model, q, qd, self.control)
         heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * damping + dt**2 * stiffness)
         qdd = aba(heavier, q, qd, self.joint_force(model, q, qd) - dt * stiffness * qd, self.wrench)
-        return qdd, heavier
+        return self.taps.shifted("joint/acceleration", qdd), heavier
 
 
 def _sum(load, impulse, dt):

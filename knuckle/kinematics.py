@@ -89,6 +89,17 @@ def link_velocities(model: Model, axes: Float[Array, "dof 6"], qd: Vec) -> Float
     return outward_sum(topology.links, joint, jnp.zeros((len(topology.links.roots), 6), qd.dtype))
 
 
+def origin_velocities(model: Model, q: Vec, qd: Vec) -> tuple[Float[Array, "link 3"], Float[Array, "link 6"]]:
+    """Where the origin of each link is in the world, and how it turns and moves, [angular; linear] in world axes."""
+    body = articulation(model, q)
+    R, p = rows(body.root, model.topology.links.root_of)
+    velocity = link_velocities(model, body.axes, qd)
+    angular, at_root = velocity[:, :3], velocity[:, 3:]
+    linear = at_root + spatial.cross(angular, body.in_root.position)
+    moving = jnp.concatenate([spatial.apply(R, angular), spatial.apply(R, linear)], axis=1)
+    return p + spatial.apply(R, body.in_root.position), moving
+
+
 def poses(model: Model, q: Vec) -> Poses:
     """Pose of each link in the world."""
     local, _ = in_parents(model, q)

@@ -18,6 +18,8 @@ from knuckle.contact.resolve import KEPT, ContactModel
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.model import Leaf, Model, State
+from knuckle.quantities import parameters_as_used, state_after, state_as_used, wrench_as_used
+from knuckle.taps import PLAIN, Blueprint, OpenTaps, Taps
 
 Policy = Callable[[Float[Array, ""], State], Float[Array, " nu"]]
 Checkpoint = Literal["none", "step", "sqrt"]
@@ -31,10 +33,11 @@ class Trajectory(eqx.Module):
     qd: Float[Leaf, "step nv"]
     control: Float[Leaf, "step nu"]
     contact: Outcome | None = None  # what the contacts of each step did
+    memory: dict[str, Any] | None = None  # what networks kept after each step
 
     @property
     def last(self) -> State:
-        return State(self.q[-1], self.qd[-1])
+        return State(self.q[-1], self.qd[-1], memory=jax.tree.map(lambda kept: kept[-1], self.memory))
 
 
 def step(
@@ -46,33 +49,75 @@ def step(
     integrator: Integrator = SemiImplicitEuler(),
     contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
+    blueprint: Blueprint | None = None,
+    time: float | Float[Array, ""] = 0.0,
     check: bool = False,
 ) -> State:
     """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin.
 
-    Without `contact` bodies pass through each other, joints pass their limits and equalities do not hold. `check`
-    raises ArithmeticError if contact was not solved, and warns where its gradient is one-sided.
+    Without `contact` bodies pass through each other, joints pass their limits and equalities do not hold. `blueprint`
+    says which networks act inside the step. `check` raises ArithmeticError if contact was not solved, and warns where
+    its gradient is one-sided.
     """
-    after, outcome = advance(model, state, control, dt=dt, integrator=integrator, contact=contact, wrench=wrench)
+    options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
+    state = begin(model, as_arrays(state), blueprint, **options)
+    after, outcome = advance(model, state, control, taps=opened(blueprint, state, time), **options)
     if check and outcome is not None:
         outcome.check()
     return after
 
 
 def advance(
-    model: Model, state: State, control=None, *, dt, integrator, contact, wrench
+    model: Model, state: State, control=None, *, dt, integrator, contact, wrench, taps: Taps = PLAIN
 ) -> tuple[State, Outcome | None]:
     """`step`, and what the contacts did."""
     state = as_arrays(state)
     _check_state(model, state)
-    loads = Loads(control_row(model, control, state), _wrench(model, wrench))
+    state = state_as_used(model, state, taps)
+    control = taps("control", control_row(model, control, state))
+    model = parameters_as_used(model, taps)
+    loads = Loads(control, wrench_as_used(model, state, _wrench(model, wrench), taps), taps=taps)
     if contact is None:
-        return integrator.advance(model, loads, state, dt), None
+        return state_after(model, integrator.advance(model, loads, state, dt), taps), None
 
     def motion(model: Model, wrench, momentum):
         return integrator.free_motion(model, loads.with_impulses(wrench, momentum, dt), state, dt)
 
-    return contact.resolve(model, motion, state, dt)
+    after, outcome = contact.resolve(model, motion, state, dt, taps)
+    return state_after(model, after, taps), outcome
+
+
+def opened(blueprint: Blueprint | None, state: State, time) -> Taps:
+    return PLAIN if blueprint is None else OpenTaps(blueprint, state.memory or {}, time)
+
+
+def begin(model: Model, state: State, blueprint: Blueprint | None, **options) -> State:
+    """The state with what its first step needs: impulses to search from, and what networks remember."""
+    contact = options["contact"]
+    started = State(state.q, state.qd) if contact is None else contact.begin(model, state)
+    if blueprint is None:
+        return started
+    memory = state.memory
+    if memory is None:
+        memory = blueprint.first_memory(lambda: tap_values(model, started, **options))
+    return State(started.q, started.qd, started.impulse, memory)
+
+
+def tap_values(
+    model: Model,
+    state: State,
+    control: Float[Leaf, " nu"] | None = None,
+    *,
+    dt: float | Float[Array, ""],
+    integrator: Integrator = SemiImplicitEuler(),
+    contact: ContactModel | None = None,
+    wrench: Float[Array, "link 6"] | None = None,
+    time: float | Float[Array, ""] = 0.0,
+) -> dict[str, Array]:
+    """Every named quantity of one step without networks, in the order in which the step reaches it."""
+    taps = OpenTaps(Blueprint(), {}, jnp.asarray(time, state.q.dtype), record=True)
+    advance(model, state, control, dt=dt, integrator=integrator, contact=contact, wrench=wrench, taps=taps)
+    return {name: value.array for name, value in taps.seen.items()}
 
 
 def as_arrays(state: State) -> State:
@@ -89,6 +134,7 @@ def rollout(
     integrator: Integrator = SemiImplicitEuler(),
     contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
+    blueprint: Blueprint | None = None,
     checkpoint: Checkpoint = "step",
     native: bool = False,
     check: bool = False,
@@ -105,7 +151,7 @@ def rollout(
     """
     policy, table, steps = _policy(model, controls, steps)
     run = _native_run() if native else _run
-    inputs = (model, state, table, dt, integrator, contact, wrench)
+    inputs = (model, state, table, dt, integrator, contact, wrench, blueprint)
     trajectory = run(*inputs, policy=policy, steps=steps, checkpoint=checkpoint)
     if check and trajectory.contact is not None:
         trajectory.contact.check()
@@ -119,18 +165,17 @@ def _native_run() -> Callable[..., Trajectory]:
     return jit(_run, static_argnames=("policy", "steps", "checkpoint"))
 
 
-def _run(model, state, table, dt, integrator, contact, wrench, *, policy, steps, checkpoint) -> Trajectory:
+def _run(model, state, table, dt, integrator, contact, wrench, blueprint, *, policy, steps, checkpoint) -> Trajectory:
     """`rollout` with controls sorted into a table and a policy."""
-    state = as_arrays(state)
-    state = State(state.q, state.qd) if contact is None else contact.begin(model, state)
     options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
+    state = begin(model, as_arrays(state), blueprint, **options)
 
     def following(state, x):
         number, row = x
         time = number * dt
         control = control_row(model, policy(time, state) if policy else row, state)
-        after, outcome = advance(model, state, control, **options)
-        return after, Trajectory(time + dt, after.q, after.qd, control, outcome)
+        after, outcome = advance(model, state, control, taps=opened(blueprint, state, time), **options)
+        return after, Trajectory(time + dt, after.q, after.qd, control, outcome, after.memory)
 
     numbers = jnp.arange(steps).astype(state.q.dtype)
     return _scan(following, state, (numbers, table), steps, checkpoint)[1]

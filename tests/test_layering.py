@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "knuckle"
 
 PHYSICS = ("taps", "spatial", "tree", "model", "robots", "kinematics", "dynamics", "contact", "constraints", "forces")
-STEPPING = ("integrate", "simulate", "linear_map")
+STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
 ABOVE = ("neural", "sysid", "control", "envs", "layers", "viewer", "cli")
 ORDER = ("native", "optim", *PHYSICS, *STEPPING, *ABOVE)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {"native": (), "optim": (), "neural": ("taps",)}

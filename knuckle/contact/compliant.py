@@ -25,6 +25,7 @@ from knuckle.model.model import Model
 class Compliant(ContactModel):
     """Contact by forces of overlap and slip; numbers are one for all contacts, or one each."""
 
+    friction_follows = True
     stiffness: PerContact = 1e5  # k of k depth^exponent [N/m^exponent]
     dissipation: PerContact = 0.5  # c of the factor 1 + c times the speed of approach [s/m]
     exponent: PerContact = 1.5
@@ -68,7 +69,8 @@ class Compliant(ContactModel):
         def near(value):
             return scene.near.pick(each_contact(value, scene))
 
-        friction = scene.contacts.friction if self.friction is None else self.friction
+        friction = scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
+        friction = scene.taps("contact/friction", friction)
         static = friction if self.static_friction is None else self.static_friction
         return Springy(
             gap=scene.near.pick(scene.contacts.gap),

@@ -33,6 +33,7 @@ class Targets(NamedTuple):
     speed: Float[Array, " contact"]  # least normal velocity after the step [m/s]
     moment: Float[Array, " contact"] | None = None  # how much of the step is over when their impulses act [s]
     margin: Float[Array, " contact"] | None = None  # to where an aim has a corner or a jump [m/s]
+    rebound: Float[Array, " contact"] | None = None  # the part of the speed that restitution adds [m/s]
 
 
 class Impulse(ContactModel):
@@ -42,6 +43,7 @@ class Impulse(ContactModel):
     """
 
     restitution: PerContact = 0.0
+    restitution_law: Literal["newton", "passive"] = eqx.field(static=True, default="newton")  # passive gains no energy
     friction: PerContact | None = None  # None: from the shapes
     alpha: PerContact = 200.0
     beta: PerContact = 200.0
@@ -58,6 +60,8 @@ class Impulse(ContactModel):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Tracer) and not np.all(np.asarray(value) >= 0):
                 raise ValueError(f"Impulse: {name} must not be negative, got {value}")
+        if self.restitution_law not in ("newton", "passive"):
+            raise ValueError(f"Impulse: restitution_law must be 'newton' or 'passive', got {self.restitution_law!r}")
         if self.smooth not in ("both", "derivative"):
             raise ValueError(f"Impulse: smooth must be 'both' or 'derivative', got {self.smooth!r}")
         if (
@@ -73,21 +77,26 @@ class Impulse(ContactModel):
         return search(system, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
 
     def softness(self, model: Model, scene: Scene) -> Float[Array, " near"]:
-        return scene.near.pick(each_contact(self.mixing, scene) * inverse_masses(model, scene.contacts))
+        R = each_contact(self.mixing, scene) * inverse_masses(model, scene.contacts)
+        return scene.near.pick(scene.taps("contact/softness", R))
 
     def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
         near, axes = scene.near, scene.frame.shape[1]
         target = self._targets(model, scene, qd, v_free, dt)
         friction = scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
-        aim = jnp.pad(near.pick(target.speed)[:, None], ((0, 0), (0, axes - 1)))
+        friction, speed = scene.taps("contact/friction", friction), scene.taps("contact/bias", target.speed)
+        aim = jnp.pad(near.pick(speed)[:, None], ((0, 0), (0, axes - 1)))
         mu = near.pick(friction)
-        over, margin = (None if x is None else near.pick(x) for x in target[1:])
+        over, margin, rebound = (None if x is None else near.pick(x) for x in target[1:])
+        cut = None
+        if rebound is not None and self.restitution_law == "passive":
+            cut = jnp.pad(rebound[:, None], ((0, 0), (0, axes - 1)))
         moment = None if over is None else lambda r: over[:, None] * r
         hard, soft = self.hard_law(mu, scene), self.soft_law(model, mu, scene)
         if soft is None:
-            return Push(hard, aim, moment, margin=margin)
+            return Push(hard, aim, moment, margin=margin, rebound=cut)
         hard, derivative = (soft, None) if self.smooth == "both" else (hard, soft)
-        return Push(hard, aim, moment, derivative, margin)
+        return Push(hard, aim, moment, derivative, margin, cut)
 
     def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
         return (Pyramid if self.pyramid else Coulomb)(friction, scene.frame.shape[1] - 1)
@@ -113,7 +122,8 @@ class Impulse(ContactModel):
         kept_apart = jnp.where(coming, -gap / dt, kept_apart)
         if not self.time_of_impact:
             rebound = jnp.where(hit, -self.restitution * before, -jnp.inf)
-            return Targets(jnp.maximum(kept_apart, rebound), margin=jnp.abs(kept_apart - rebound))
+            aim = jnp.maximum(kept_apart, rebound)
+            return Targets(aim, margin=jnp.abs(kept_apart - rebound), rebound=aim - kept_apart)
         moment = jnp.clip(gap / jnp.where(hit, -u, jnp.ones_like(u)), 0.0, dt)
         left = dt - moment
         rebound = -self.restitution * (u - left * a) + left * a
@@ -125,6 +135,7 @@ class Impulse(ContactModel):
             jnp.where(bounce, rebound, kept_apart),
             jnp.where(bounce, moment, jnp.zeros_like(gap)),
             jax.lax.stop_gradient(jnp.minimum(to_jump, to_corner)),
+            jnp.where(bounce, rebound - jnp.clip(kept_apart, 0.0, rebound), jnp.zeros_like(gap)),
         )
 
 

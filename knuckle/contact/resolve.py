@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,6 +30,7 @@ from knuckle.contact.nearest import Nearest, nearest
 from knuckle.contact.outcome import Outcome
 from knuckle.contact.pairs import contact_pairs
 from knuckle.contact.planar import plane_of
+from knuckle.contact.restitution import Blend, Blow, without_gain
 from knuckle.contact.rows import (
     Jacobian,
     change_of_velocity,
@@ -42,10 +43,12 @@ from knuckle.contact.rows import (
 )
 from knuckle.contact.search import Solution
 from knuckle.contact.system import Laws, System, Vec, block_scales, blocks, margin
+from knuckle.contact.tapped import acts_on_impulses, change_of_slip, contacts_as_used, impulses_as_used
 from knuckle.dynamics.aba import Factor, factor_mass_matrix
 from knuckle.kinematics import Articulation, articulation
 from knuckle.model.joints import retract
 from knuckle.model.model import Model, State
+from knuckle.taps import PLAIN, Taps
 from knuckle.tree import Tree
 
 Time = float | Float[Array, ""]
@@ -67,6 +70,7 @@ class Scene(NamedTuple):
     rubbing: np.ndarray
     J_joint: Jacobian  # of limits, equalities and joint friction
     body: Articulation
+    taps: Taps = PLAIN
 
     @property
     def J(self) -> Jacobian:
@@ -105,6 +109,12 @@ class Push(NamedTuple):
     moment: Callable[[Blocks], Blocks] | None = None  # impulses times when they act, after the step's start [N s^2]
     derivative_law: Law | None = None  # whose solution's derivative stands for that of `law`
     margin: Float[Array, " near"] | None = None  # to where the aim or the moment has a corner or a jump [m/s]
+    rebound: Float[Array, "near axis"] | None = None  # the part of the aim that is cut where it would add energy
+
+    def with_margin(self, other: Float[Array, ""]) -> Push:
+        """With a margin of all contacts together beside those of each."""
+        own = jnp.broadcast_to(other, self.aim.shape[:1]) if self.margin is None else jnp.minimum(self.margin, other)
+        return self._replace(margin=own)
 
 
 class ContactModel(eqx.Module):
@@ -112,6 +122,7 @@ class ContactModel(eqx.Module):
 
     most_contacts: int = eqx.field(static=True, default=64, kw_only=True)  # solved together: the nearest ones
     self_collision: bool = eqx.field(static=True, default=False, kw_only=True)
+    friction_follows: ClassVar[bool] = False  # whether friction is a multiple of the normal force
     correction: float = eqx.field(default=0.2, kw_only=True)  # share of a joint's or equality's error undone in a step
 
     @abstractmethod
@@ -146,7 +157,9 @@ class ContactModel(eqx.Module):
         shape = jax.eval_shape(size, state.q).shape
         return State(state.q, state.qd, jnp.zeros(shape, state.qd.dtype))
 
-    def resolve(self, model: Model, motion: Motion, state: State, dt: Time) -> tuple[State, Outcome]:
+    def resolve(
+        self, model: Model, motion: Motion, state: State, dt: Time, taps: Taps = PLAIN
+    ) -> tuple[State, Outcome]:
         """The state after dt, and what contacts and constraints did.
 
         `motion(model, wrench, momentum)` is the velocity after the step if impulses act on links and joints and nothing
@@ -156,17 +169,18 @@ class ContactModel(eqx.Module):
         q, qd = jnp.asarray(state.q), jnp.asarray(state.qd)
         smooth = without_dry_friction(model)
         v_free, heavy = motion(smooth, None, None)
-        scene = self.scene(model, articulation(heavy, q), q)
+        scene = self.scene(model, articulation(heavy, q), q, taps)
         factor = _factor(*jax.lax.stop_gradient((heavy, scene.body)))
+        slip = change_of_slip(model, scene, qd)
         push = self.push(model, heavy, scene, qd, v_free, dt)
+        push = push if slip is None else push._replace(aim=push.aim - slip)
         joint_laws = self._joint_laws(model, scene, dt)
         A = effective_inverse_mass(model.topology.dofs, factor, scene.J)
         R = self._regularisation(model, scene, A)
-        b = self._velocities(model, scene, push, v_free)
 
-        def solved(law: Law, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
+        def solved(push: Push, law: Law, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
             """The system under a law, what was found, and r, u and v with their derivatives."""
-            system = System(A + jnp.diag(R), b, (law, *joint_laws))
+            system = System(A + jnp.diag(R), self._velocities(model, scene, push, v_free), (law, *joint_laws))
             found = self.solve(system, start)
             r = checkpoint_name(jax.lax.stop_gradient(found.impulse), KEPT)
             contact, joint = r[: push.aim.size].reshape(push.aim.shape), r[push.aim.size :]
@@ -177,28 +191,54 @@ class ContactModel(eqx.Module):
             r, v = self.with_derivative(model.topology.dofs, system.laws, u, v, r, fixed, factor, scene.J)
             return system, found, r, u, v
 
-        system, found, r, u, v = solved(push.law, self._start(scene, state))
-        if push.derivative_law is not None:
-            _, _, soft_r, _, soft_v = solved(push.derivative_law, found.impulse)
-            r, v = (_with_derivative_of(hard, soft) for hard, soft in ((r, soft_r), (v, soft_v)))
+        def answer(push: Push, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
+            """What was found under the push's law, with the derivative that it asks for."""
+            system, found, r, u, v = solved(push, push.law, start)
+            if push.derivative_law is not None:
+                _, _, soft_r, _, soft_v = solved(push, push.derivative_law, found.impulse)
+                r, v = (_with_derivative_of(hard, soft) for hard, soft in ((r, soft_r), (v, soft_v)))
+            return system, found, r, u, v
+
+        system, found, r, u, v = answer(push, self._start(scene, state))
+        if push.rebound is not None:
+            unbounced = push._replace(aim=push.aim - push.rebound)
+            _, other, plastic_r, _, plastic_v = answer(unbounced, found.impulse)
+            r, v, to_cut = self._blended(model, scene, push, v_free, (r, v), (plastic_r, plastic_v))
+            found, push = found.joined(other), push.with_margin(to_cut)
+        r, v = self._as_used(model, heavy, q, scene, push, r, v, dt)
         moved = retract(model, q, dt * v - self._not_yet(model, heavy, q, scene, push, r))
         outcome = self._outcome(model, scene, push, found, system, r, u, v, R, dt)
         rest = r[push.aim.size :]
         return State(moved, v, jnp.concatenate([outcome.impulse.reshape(-1), rest])), outcome
 
-    def scene(self, model: Model, body: Articulation, q: Vec) -> Scene:
+    def _as_used(self, model: Model, heavy: Model, q: Vec, scene: Scene, push: Push, r: Vec, v: Vec, dt: Time):
+        """Impulses and velocities after networks have acted on the forces of the contacts."""
+        if not acts_on_impulses(scene.taps):
+            return r, v
+        contact, rest = r[: push.aim.size].reshape(push.aim.shape), r[push.aim.size :]
+        used = impulses_as_used(scene, contact, dt, friction_follows=self.friction_follows)
+        v = v + change_of_velocity(heavy, q, scene.wrenches(model, used - contact))
+        return jnp.concatenate([used.reshape(-1), rest]), v
+
+    def _blended(self, model: Model, scene: Scene, push: Push, v_free: Vec, newton, plastic) -> Blend:
+        """Impulses and velocities between Newton's and those of a plastic blow, without a gain of energy."""
+        still = push._replace(aim=jnp.zeros_like(push.aim))
+        blows = (Blow(r, v, self._velocities(model, scene, still, v)) for r, v in (newton, plastic))
+        return without_gain(*blows, self._velocities(model, scene, still, v_free))
+
+    def scene(self, model: Model, body: Articulation, q: Vec, taps: Taps = PLAIN) -> Scene:
         """Contacts and constraints at coordinates q."""
         pairs = contact_pairs(model, self_collision=self.self_collision)
         plane = plane_of(model, pairs)
         axes = world_axes(model, body)
-        contacts = collide(model, q, pairs)
+        contacts = contacts_as_used(collide(model, q, pairs), taps)
         frame = contact_frames(contacts.normal, plane)
         near = nearest(contacts.gap, self.most_contacts)
         J_near = contact_jacobian(*jax.lax.stop_gradient((model, axes, contacts, frame)), near)
         held, ties, rubbing = limits(model, q), equalities(model, q, axes, plane), rubbing_dofs(model)
         rubs = jnp.asarray(np.eye(model.nv)[rubbing], q.dtype)
         J_joint = jnp.concatenate([held.J, ties.J, rubs])
-        return Scene(contacts, frame, near, J_near, held, ties, rubbing, J_joint, body)
+        return Scene(contacts, frame, near, J_near, held, ties, rubbing, J_joint, body, taps)
 
     def _velocities(self, model: Model, scene: Scene, push: Push, v: Vec) -> Vec:
         """Velocities of all rows that are solved, as their laws count them."""
@@ -254,7 +294,7 @@ class ContactModel(eqx.Module):
         ends = np.cumsum([len(scene.limits.J), len(scene.ties.J)])
         velocity = scene.speeds(model, v)
         sinking = scene.contacts.gap + dt * velocity[:, 0] < 0
-        nearest_change = margin(system.laws, r, u, block_scales(system.A, system.laws))
+        nearest_change = margin(system.laws, found.impulse, u, block_scales(system.A, system.laws))
         if push.margin is not None:
             nearest_change = jnp.minimum(nearest_change, jnp.min(push.margin, initial=jnp.inf))
         return Outcome(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
@@ -69,6 +71,7 @@ class State(eqx.Module):
     q: Float[Leaf, "*time nq"]
     qd: Float[Leaf, "*time nv"]
     impulse: Float[Leaf, "*time row"] | None = None  # of the last step's contacts, where the next search starts
+    memory: dict[str, Any] | None = None  # what networks keep: recurrent states, quantities of the last step
 
 
 class Model(eqx.Module):

@@ -1,0 +1,69 @@
+"""Quantities of the contacts as a step uses them, after networks have acted on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from knuckle import spatial
+from knuckle.contact.collide import Contacts
+from knuckle.contact.touch import INACTIVE_GAP
+from knuckle.model.model import Model
+from knuckle.taps import Taps
+
+if TYPE_CHECKING:
+    from knuckle.contact.resolve import Scene
+
+FARTHEST = 1.0  # networks see no more than this of a gap [m]: slots without a point have none
+FORCES = ("contact/normal_force", "contact/friction_force", "contact/impulse")
+
+
+def contacts_as_used(contacts: Contacts, taps: Taps) -> Contacts:
+    """Contacts with depth and normal after networks; a slot without a point stays empty."""
+    if taps.wanted("contact/depth"):
+        depth = jnp.maximum(-contacts.gap, -FARTHEST)
+        moved = contacts.gap - (taps("contact/depth", depth) - depth)
+        gap = jnp.where(contacts.gap < INACTIVE_GAP, moved, contacts.gap)
+        contacts = eqx.tree_at(lambda c: c.gap, contacts, gap)
+    if taps.wanted("contact/normal"):
+        plain = contacts.normal
+        turned = plain + (spatial.normalize(taps("contact/normal", plain)) - spatial.normalize(plain))
+        contacts = eqx.tree_at(lambda c: c.normal, contacts, turned)
+    return contacts
+
+
+def change_of_slip(model: Model, scene: Scene, qd) -> Float[Array, "near axis"] | None:
+    """What networks add to the slip that the laws of contact see."""
+    if not scene.taps.wanted("contact/slip"):
+        return None
+    slip = scene.speeds(model, qd)[:, 1:]
+    change = scene.near.pick(scene.taps("contact/slip", slip) - slip)
+    return jnp.pad(change, ((0, 0), (1, 0)))
+
+
+def acts_on_impulses(taps: Taps) -> bool:
+    return any(map(taps.wanted, FORCES))
+
+
+def impulses_as_used(
+    scene: Scene, impulse: Float[Array, "near axis"], dt, *, friction_follows: bool
+) -> Float[Array, "near axis"]:
+    """Impulses after networks, where a contact pushes; elsewhere they stay zero.
+
+    Where friction is a multiple of the normal force it follows that force.
+    """
+    taps, near = scene.taps, scene.near
+    r = near.put_back(impulse, len(scene.contacts))
+    pushes = r[:, 0] > 0
+    push = taps("contact/normal_force", r[:, 0] / dt)
+    friction = r[:, 1:] / dt
+    if friction_follows:
+        plain = jnp.where(pushes, r[:, 0], jnp.ones_like(r[:, 0])) / dt
+        friction = friction + ((push - r[:, 0] / dt) / plain)[:, None] * friction
+    drag = taps("contact/friction_force", friction)
+    change = dt * jnp.concatenate([(push - r[:, 0] / dt)[:, None], drag - r[:, 1:] / dt], axis=1)
+    used = taps("contact/impulse", r + change)
+    return near.pick(jnp.where(pushes[:, None], used, r))
