@@ -72,6 +72,11 @@ def build_broken() -> LeastSquares:
     raise RuntimeError("no such robot")
 
 
+def build_fatal() -> LeastSquares:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("never reached")
+
+
 def wrong(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     raise ArithmeticError("wheels came off")
 
@@ -103,15 +108,26 @@ class Deadly:
 
 @dataclass(frozen=True)
 class Slow:
-    """The wavy problem with a pause in each call."""
+    """The wavy problem with a pause in each call with the first parameter below a limit."""
 
     seconds: float
+    below: float = np.inf
 
     def __call__(self) -> LeastSquares:
         function = differentiated(wavy)
 
         def slow(x):
-            time.sleep(self.seconds)
+            time.sleep(self.seconds if x[0] < self.below else 0.0)
             return function(x)
 
         return LeastSquares(slow, 2, lower=-10, upper=10)
+
+
+def value_at(problem: LeastSquares, x: np.ndarray, seconds: float | None) -> float:
+    """The work of a task in the tests of workers."""
+    return problem.value_and_gradient(np.asarray(x, dtype=float))[0]
+
+
+def with_file_open(problem: LeastSquares, x: np.ndarray, seconds: float | None):
+    """A task whose outcome cannot be sent."""
+    return lambda: None
