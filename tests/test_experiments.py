@@ -4,9 +4,13 @@ import importlib
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
+
+import knuckle as kn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
@@ -91,3 +95,21 @@ def test_contact_is_timed_beside_mujoco():
     rows = importlib.import_module("contact_speed").main(["--quick"])
     assert {row["name"].split(",")[0].split()[0] for row in rows} == {"knuckle", "MuJoCo"}
     assert all(row["us"] > 0 for row in rows)
+
+
+def test_lengths_of_a_double_pendulum_are_found_from_every_start():
+    """Loss and gradient of a correct model as published; hopping ends at the truth from everywhere, a local search not."""
+    hopping = importlib.import_module("basin_hopping")
+    truth = np.asarray(hopping.motion(hopping.TRUTH, 1 / 240, 500))
+
+    def loss(lengths):
+        return jnp.sum((hopping.motion(lengths, 1 / 240, 500) - truth) ** 2)
+
+    value, gradient = kn.native.jit(jax.value_and_grad(loss))(np.array([5.0, 5.0]))
+    assert abs(float(value) - 84.82658537) < 1e-8  # printed with 8 digits after the point
+    np.testing.assert_allclose(gradient, [39.984267, 40.576331], atol=1e-6)  # with 6
+    (found,) = hopping.main(["--quick"])
+    distance = {name: np.array([row["distance"] for row in rows]) for name, rows in found["maps"].items()}
+    assert len(distance["hopping"]) == 100 and distance["hopping"].max() < 1e-3
+    assert max(row["searches"] for row in found["maps"]["hopping"]) <= 64
+    assert distance["local"].max() > 1 and distance["lbfgs"].max() > 1
