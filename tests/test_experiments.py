@@ -98,7 +98,7 @@ def test_contact_is_timed_beside_mujoco():
 
 
 def test_lengths_of_a_double_pendulum_are_found_from_every_start():
-    """Loss and gradient of a correct model as published; hopping ends at the truth from everywhere, local search not."""
+    """Loss and gradient of a correct model as published; hopping ends at the truth from every start, one search not."""
     hopping = importlib.import_module("basin_hopping")
     truth = np.asarray(hopping.motion(hopping.TRUTH, 1 / 240, 500))
 
