@@ -44,13 +44,11 @@ def drafts_of(
             path, f"nothing to use but times in {run.name}; columns: {listed(c.name for c in run.columns)}"
         )
     clocks = [_clock(path, stream, places, run, rate, report) for stream in streams]
-    origin = min(c.start for c in clocks)
-    if abs(origin) > LONG_AGO:
-        report.add(
-            "calendar times", "time", 1, "note", f"counted from the first, {origin:.3f} s of the epoch", run.name
-        )
-    else:
-        origin = 0.0
+    first = min(clocks, key=lambda c: c.start)
+    origin = first if abs(first.start) > LONG_AGO else None
+    if origin is not None:
+        detail = f"counted from the first, {origin.start:.3f} s of the epoch"
+        report.add("calendar times", "time", 1, "note", detail, run.name)
     cut = [_cut(s, c.seconds(origin), places, run, report) for s, c in zip(streams, clocks, strict=True)]
     if len({len(parts) for parts in cut}) > 1:
         counts = ", ".join(f"{_title(s, places)}: {len(parts)}" for s, parts in zip(streams, cut, strict=True))

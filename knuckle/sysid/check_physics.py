@@ -37,14 +37,15 @@ def degrees_by_acceleration(draft: Draft) -> tuple[float, float] | None:
     speed, change = (np.asarray(savgol_filter(angle, window, 3, deriv=k, delta=dt)) for k in (1, 2))
     rows = np.linspace(window, angle.shape[1] - window - 1, SAMPLES).astype(int)
     motion = [x[:, rows].T for x in (angle, speed, change, torque)]
-    score = {scale: _agreement(model, *(scale * x for x in motion[:3]), motion[3]) for scale in (DEGREE, 1.0)}
+    score = {scale: _agreement(model, [scale * x for x in motion[:3]], motion[3]) for scale in (DEGREE, 1.0)}
     if score[DEGREE] > AGREES and score[DEGREE] > score[1.0] + BETTER:
         return score[DEGREE], score[1.0]
     return None
 
 
-def _agreement(model: Model, q: np.ndarray, qd: np.ndarray, qdd: np.ndarray, tau: np.ndarray) -> float:
+def _agreement(model: Model, motion: list[np.ndarray], tau: np.ndarray) -> float:
     """Correlation of measured accelerations with those of the model, the median over its joints."""
+    q, qd, qdd = motion
     with jax.enable_x64(True):
         wanted = np.asarray(_accelerations()(model, q, qd, tau))
     a, b = wanted - wanted.mean(0), qdd - qdd.mean(0)

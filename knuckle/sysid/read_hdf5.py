@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,9 @@ def read(path: Path, max_bytes: int, skip=lambda key: False) -> list[Run]:
 
 def _datasets(path: Path, file, h5py):
     """Datasets with their path; links out of the file are not followed."""
-    waiting, seen, count = [("", file)], set(), 0
+    waiting, seen, count = deque([("", file)]), set(), 0
     while waiting:
-        folder, group = waiting.pop()
+        folder, group = waiting.popleft()
         if folder.count("/") > MOST_DEPTH:
             raise RecordingError(path, f"folders nested more than {MOST_DEPTH} deep", folder)
         for name in group:

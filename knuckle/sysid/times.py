@@ -34,11 +34,16 @@ class Clock:
         finite = self.raw[np.isfinite(self.raw)]
         return float(finite[0]) * self.factor if len(finite) else 0.0
 
-    def seconds(self, origin: float) -> np.ndarray:
-        """Times [s] after an origin; whole numbers are subtracted before they are rounded."""
-        if origin == 0.0:
+    def seconds(self, origin: Clock | None) -> np.ndarray:
+        """Times [s], after the first of `origin` if given; whole numbers are subtracted before they are rounded."""
+        if origin is None:
             return self.raw * self.factor
-        return (self.raw - self.raw[0]) * self.factor + (float(self.raw[0]) * self.factor - origin)
+        whole = self.raw.dtype.kind == origin.raw.dtype.kind == "i" and self.factor == origin.factor
+        if whole:
+            return (self.raw - origin.raw[0]) * self.factor
+        finite = np.isfinite(self.raw)
+        base = self.raw[np.argmax(finite)] if finite.any() else 0
+        return (self.raw - base) * self.factor + (self.start - origin.start)
 
 
 def clock(raw: np.ndarray, unit: str | None, place: str, report: Report, run: str) -> Clock | None:

@@ -156,6 +156,7 @@ def test_resampling_a_line_is_exact_and_marks_gaps():
     t = np.concatenate([np.arange(0, 1, 0.01), np.arange(2, 3, 0.013)])
     run = Recording.of(MODEL, t, q=np.stack([3 * t, -t], 1))
     even = resample(run, rate=200.0)
+    assert even.q is not None
     np.testing.assert_allclose(even.q, np.stack([3 * even.time, -even.time], 1), atol=1e-12)
     gap = (even.time > t[99] + 1e-9) & (even.time < 2 - 1e-9)
     np.testing.assert_array_equal(even["q"].valid[:, 0], ~gap)
