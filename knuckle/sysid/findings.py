@@ -18,8 +18,9 @@ class RecordingError(ValueError):
     """A log that cannot be used as a recording: names the file, the place in it, and the reason."""
 
     def __init__(self, source: str | Path, reason: str, place: str = ""):
-        self.source, self.place, self.reason = str(source), place, reason
-        super().__init__(f"{source}{f', {place}' if place else ''}: {reason}")
+        self.source, self.place = str(source), printable(place)
+        self.reason = "\n".join(printable(line, 1000) for line in reason.splitlines()[:20])
+        super().__init__(f"{source}{f', {self.place}' if place else ''}: {self.reason}")
 
 
 @dataclass(frozen=True)
