@@ -116,11 +116,14 @@ class Loads(eqx.Module):
         """Mean acceleration over dt with springs, damping and servos taken at its end (linearly implicit).
 
         (M + dt D + dt^2 K) qdd = force - bias - dt K qd: diagonal terms, so they stand where armature does. Also
-        returns the model with that armature.
+        returns the model with that armature. Networks that only take energy count with a diagonal that exceeds their D.
         """
         stiffness, damping = stiffness_and_damping(model, q, qd, self.control)
+        force = self.joint_force(model, q, qd)
+        learned = self.taps.damping()
+        damping = damping if learned is None else damping + learned
         heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * damping + dt**2 * stiffness)
-        qdd = aba(heavier, q, qd, self.joint_force(model, q, qd) - dt * stiffness * qd, self.wrench)
+        qdd = aba(heavier, q, qd, force - dt * stiffness * qd, self.wrench)
         return self.taps.shifted("joint/acceleration", qdd), heavier
 
 

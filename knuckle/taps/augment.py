@@ -84,6 +84,11 @@ class Augment(eqx.Module):
         self.rows = None if rows is None else tuple(int(row) for row in rows)
         numbers = (input_offset, input_scale, output_scale, bound)
         self.input_offset, self.input_scale, self.output_scale, self.bound = map(_array_or_none, numbers)
+        if getattr(network, "plain_values", False) and (mode != "add" or any(number is not None for number in numbers)):
+            raise ValueError(
+                f"Augment: {type(network).__name__} obeys its law of energy only if it is added as it is: mode='add', "
+                "without scales and bound"
+            )
         if zero_start is None:
             zero_start = mode != "replace" and not getattr(network, "starts_at_zero", False)
         if zero_start and mode == "replace":

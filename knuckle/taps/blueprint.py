@@ -70,8 +70,10 @@ class Blueprint(eqx.Module):
         """
         from knuckle.taps.scaling import scaled
 
-        parts = {name: tuple(scaled(name, a, values) for a in networks) for name, networks in self.augments.items()}
-        return Blueprint(parts)
+        def suited(name, augment):
+            return augment if getattr(augment.network, "plain_values", False) else scaled(name, augment, values)
+
+        return Blueprint({name: tuple(suited(name, a) for a in networks) for name, networks in self.augments.items()})
 
     def first_memory(self, values: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What a first step remembers: zeros for quantities of the step before, recurrent states as they begin.

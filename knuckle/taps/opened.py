@@ -35,6 +35,10 @@ class Taps:
         """As called; when a step computes the quantity once more (`again`), the same change is added."""
         return value
 
+    def damping(self) -> Float[Array, " nv"] | None:
+        """At least as much damping at each joint as networks that only take energy give: for implicit integration."""
+        return None
+
     def again(self) -> Taps:
         """For computing once more what was computed in this step: no network is evaluated twice."""
         return self
@@ -56,6 +60,7 @@ class OpenTaps(Taps):
         self.reached = ["time"]
         self.change: dict[str, Array] = {}
         self.states: dict[str, Any] = {}
+        self.dampings: dict[str, Array] = {}
         inputs = {item for _, _, augment in blueprint for item in augment.inputs if not item.startswith(CONSTANT)}
         read = {item.removeprefix(PREVIOUS) for item in inputs}
         self.touched = read | set(blueprint.augments)
@@ -85,6 +90,9 @@ class OpenTaps(Taps):
         self.change[name] = after - value
         return after
 
+    def damping(self):
+        return sum(self.dampings.values()) if self.dampings else None
+
     def again(self):
         return Again(self)
 
@@ -110,6 +118,9 @@ class OpenTaps(Taps):
         output, state = augment.output(values, axis, shape, self.memory.get(key))
         if state is not None:
             self.states.setdefault(key, state)
+        if hasattr(augment.network, "damping_matrix"):
+            D = augment.network.damping_matrix(augment.read(values, axis, shape))  # pyright: ignore[reportFunctionMemberAccess]
+            self.dampings[key] = jnp.sum(jnp.abs(D), axis=1)  # a diagonal that D cannot exceed (Gershgorin)
         result = augment.applied(value, output, add)
         return onto(result) if onto is not None and augment.mode == "replace" else result
 
@@ -150,6 +161,9 @@ class Again(Taps):
 
     def __call__(self, name, value, *, axis=None, tangent=None):
         return self.first.seen[name].array if name in self.first.seen else value
+
+    def damping(self):
+        return self.first.damping()
 
     def shifted(self, name, value):
         return value + self.first.change[name] if name in self.first.change else value

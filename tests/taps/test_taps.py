@@ -13,22 +13,10 @@ from knuckle import robots
 from knuckle.contact import Compliant, Impulse, InteriorPoint
 from knuckle.taps import CATALOGUE
 from tests.contact.scenes import ball
+from tests.taps.scenes import Linear, everywhere, sliding
 
 DT = 1e-3
 CONTACTS = {"none": None, "impulse": Impulse(), "bounce": Impulse(restitution=0.5), "compliant": Compliant()}
-
-
-def sliding(model):
-    return model.state(np.array([0.0, 0.0, 0.0999, 1.0, 0.0, 0.0, 0.0]), np.array([1.0, 0.5, -0.1, 0.0, 0.0, 0.0]))
-
-
-class Linear(eqx.Module):
-    """Any Equinox module: a matrix."""
-
-    matrix: jax.Array
-
-    def __call__(self, x):
-        return self.matrix @ x
 
 
 class Counter(eqx.Module):
@@ -66,21 +54,6 @@ def test_taps_are_listed_in_the_order_of_the_step():
     assert "contact/depth" not in [tap.name for tap in kn.list_taps(model)]
     absent = {"contact/bias", "contact/softness"}  # springs aim at no speed and have a stiffness instead
     assert set(CATALOGUE) - {tap.name for tap in kn.list_taps(model, contact=Compliant())} == absent
-
-
-def everywhere(model, contact, mode):
-    """A small random network at every quantity, fed by what is known from the start."""
-    parts = {}
-    for key, tap in zip(jax.random.split(jax.random.key(0), 99), kn.list_taps(model, contact=contact), strict=False):
-        size = int(np.prod(tap.shape))
-        if tap.read_only or size == 0:
-            continue
-        if mode == "add" and model.nq > model.nv and tap.name in ("q", "next/q", "next/state"):
-            size = model.nv if tap.name != "next/state" else 2 * model.nv
-        source = "q" if tap.name == "q" else "qd"
-        shape = (size, model.nq if source == "q" else model.nv)
-        parts[tap.name] = kn.Augment(Linear(1e-3 * jax.random.normal(key, shape)), source, mode)
-    return kn.Blueprint(parts)
 
 
 SCENES = {
