@@ -1,7 +1,7 @@
 """Restitution that adds no energy: as much of Newton's rebound as friction and the other contacts leave room for.
 
 Newton's law can gain energy where friction is strong and bodies are hit off their centre (Kane and Levinson 1985). The
-passive law takes impulses r(s) = r_0 + s (r_1 - r_0) between those of a plastic blow and Newton's, with the largest s of
+passive law takes impulses r(s) = r_0 + s (r_1 - r_0) between a plastic blow and that of Newton, with the largest s in
 [0, 1] at which they add no kinetic energy to what bodies would have without them, r.u + r.A r / 2 <= 0, or no more than
 the plastic blow, which may undo overlap. Cones and non-penetration are convex, so r(s) keeps to them; s = 1 where
 Newton's law is safe.

@@ -29,6 +29,12 @@ class Solution(NamedTuple):
     converged: Bool[Array, ""]
     iterations: Int[Array, ""]
 
+    def joined(self, other: Solution) -> Solution:
+        """These impulses, of which the worse residual and both searches count."""
+        worse = jnp.maximum(self.residual, other.residual)
+        both = self.converged & other.converged, self.iterations + other.iterations
+        return Solution(self.impulse, worse, *both)
+
 
 class _Newton(NamedTuple):
     r: Vec
