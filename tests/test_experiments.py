@@ -113,3 +113,14 @@ def test_lengths_of_a_double_pendulum_are_found_from_every_start():
     assert len(distance["hopping"]) == 100 and distance["hopping"].max() < 1e-3
     assert max(row["searches"] for row in found["maps"]["hopping"]) <= 64
     assert distance["local"].max() > 1 and distance["lbfgs"].max() > 1
+
+
+def test_errors_of_contact_fall_with_the_step():
+    """Semi-implicit Euler is of first order: over two decades of the step errors fall by about 100, at least by 30."""
+    rows = importlib.import_module("contact_convergence").main(["--quick"])
+    assert {row["solver"] for row in rows} == {"Impulse", "MuJoCo"}
+    for scene, part in (("block", "value"), ("ball", "value"), ("ball", "slope"), ("chain", "value")):
+        errors = [row[part] for row in rows if (row["scene"], row["solver"]) == (scene, "Impulse")]
+        assert errors[-1] < errors[0] / 30, (scene, part, errors)
+    finest = {row["scene"]: row["value"] for row in rows if row["solver"] == "MuJoCo"}
+    assert finest["block"] < 1e-4 and finest["ball"] < 1e-2  # the same block stops at the same place
