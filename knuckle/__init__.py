@@ -33,7 +33,7 @@ from knuckle.tap_list import list_taps
 from knuckle.taps import Augment, Blueprint, previous
 
 if TYPE_CHECKING:
-    from knuckle import native
+    from knuckle import native, neural, optim, sysid
 
 __version__ = "0.1.0"
 
@@ -66,6 +66,8 @@ __all__ = [
     "model",
     "motor",
     "native",
+    "neural",
+    "optim",
     "planar",
     "position_servo",
     "previous",
@@ -77,15 +79,16 @@ __all__ = [
     "shapes",
     "spatial",
     "step",
+    "sysid",
     "tap_values",
     "velocity_servo",
 ]
 
 
 def __getattr__(name: str):
-    """`kn.native` is imported when it is first used: it loads LLVM."""
-    if name == "native":
+    """These parts are imported when they are first used: they load LLVM, SciPy and more."""
+    if name in ("native", "neural", "optim", "sysid"):
         import importlib
 
-        return importlib.import_module("knuckle.native")
+        return importlib.import_module(f"knuckle.{name}")
     raise AttributeError(f"module 'knuckle' has no attribute {name!r}")
