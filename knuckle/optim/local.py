@@ -103,12 +103,7 @@ class LevenbergMarquardt:
         return replace(self, max_iterations=0)(problem, x)
 
     def _point(self, problem: LeastSquares, x: Vector) -> Point:
-        residuals, jacobian = problem.function(x)
-        if jacobian.shape != (len(residuals), problem.size):
-            raise ValueError(
-                f"the Jacobian of {len(residuals)} residuals by {problem.size} parameters "
-                f"({', '.join(problem.names)}) must have that shape, got {jacobian.shape}"
-            )
+        residuals, jacobian = problem.residuals_and_jacobian(x)
         value, weight = weigh(self.loss, self.loss_scale, residuals)
         r, J = (residuals, jacobian) if weight is None else (weight * residuals, weight[:, None] * jacobian)
         normal = dgemm(1.0, J.T, J.T, trans_b=True)  # J.T @ J would wake threads for each small product
@@ -307,5 +302,5 @@ def with_residuals(problem: Problem, result: Result) -> Result:
     """The result with residuals and Jacobian at its point, where the problem has them."""
     if not isinstance(problem, LeastSquares):
         return result
-    residuals, jacobian = problem.function(result.x)
+    residuals, jacobian = problem.residuals_and_jacobian(result.x)
     return replace(result, residuals=residuals, jacobian=jacobian)

@@ -88,8 +88,17 @@ class LeastSquares(Problem):
 
     function: Function
 
+    def residuals_and_jacobian(self, x: Vector) -> tuple[np.ndarray, np.ndarray]:
+        residuals, jacobian = (np.asarray(part, dtype=np.float64) for part in self.function(x))
+        if jacobian.shape != (len(residuals), self.size):
+            raise ValueError(
+                f"the Jacobian of {len(residuals)} residuals by {self.size} parameters ({', '.join(self.names)}) must "
+                f"have that shape, got {jacobian.shape}"
+            )
+        return residuals, jacobian
+
     def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        residuals, jacobian = self.function(x)
+        residuals, jacobian = self.residuals_and_jacobian(x)
         return 0.5 * float(residuals @ residuals), residuals @ jacobian
 
 
@@ -100,7 +109,7 @@ class Smooth(Problem):
 
     def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         value, gradient = self.function(x)
-        return float(value), np.asarray(gradient)
+        return float(value), np.asarray(gradient, dtype=np.float64)
 
 
 class Stochastic(Problem):
@@ -116,7 +125,7 @@ class Stochastic(Problem):
 
     def on_rows(self, x: Vector, rows: np.ndarray) -> tuple[float, Vector]:
         value, gradient = self.function(x, rows)
-        return float(value), np.asarray(gradient)
+        return float(value), np.asarray(gradient, dtype=np.float64)
 
     def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         return self.on_rows(x, np.arange(self.samples))

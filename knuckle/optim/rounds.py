@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -129,8 +130,13 @@ def search(
 ) -> Result:
     """Rounds until a limit is met; Ctrl-C and lost workers end it with the best so far."""
     run = _Search(method, problem, limits)
+    if workers != 0:
+        with suppress(
+            Exception
+        ):  # workers will say what is wrong; this is to have native code on disk before they start
+            problem.value_and_gradient(fallback)
     try:
-        with opened(workers, build, method.work) as team:
+        with opened(workers, build if workers != 0 else lambda: problem, method.work) as team:
             status = run.until_done(team)
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
@@ -158,6 +164,7 @@ class _Search:
             raise ValueError("resume=True needs save=, the file that the search was saved to")
         self.state = self._restored() if limits.resume else self._fresh()
         self.earlier = float(self.state["seconds"].sum())
+        self.made = 0  # searches before the last whole round
         self.payloads: list[Any] = []
         self.outcomes: dict[int, Outcome] = {}
 
@@ -203,11 +210,13 @@ class _Search:
         left = None if self.limits.seconds is None else max(0.0, self.limits.seconds - self.elapsed)
         for number, outcome in team.run(self.payloads, left):
             self.outcomes[number] = outcome
-            if outcome.value is not None and _was_interrupted(outcome.value):
+            if _ended_by(outcome, Status.INTERRUPTED):
                 raise KeyboardInterrupt
-        if len(self.outcomes) < len(self.payloads):
+        if len(self.outcomes) < len(self.payloads) or any(
+            _ended_by(o, Status.TIME_LIMIT) for o in self.outcomes.values()
+        ):
             return False
-        state = self.seen()
+        self.made, state = len(self.state["value"]), self.seen()
         self.state = state | {"seconds": np.append(state["seconds"], time.monotonic() - began)}
         self.payloads, self.outcomes = [], {}
         self._refuse_failure()
@@ -250,7 +259,7 @@ class _Search:
             left = min(left, max(0.0, limits.seconds - self.elapsed))
         x = state["x"][number] if number is not None else np.full(self.problem.size, np.nan)
         least = np.inf if number is None else float(values[number])
-        newest = float(values[-size:].min(initial=np.inf))
+        newest = float(values[self.made :].min(initial=np.inf))
         return Progress(rounds, done, limits.searches, newest, least, x, self.elapsed, left)
 
     def result(self, status: Status, fallback: np.ndarray) -> Result:
@@ -272,5 +281,5 @@ class _Search:
         )
 
 
-def _was_interrupted(found: Found) -> bool:
-    return any(result.status == Status.INTERRUPTED for result in found.results)
+def _ended_by(outcome: Outcome, status: Status) -> bool:
+    return outcome.failure is None and any(result.status == status for result in outcome.value.results)

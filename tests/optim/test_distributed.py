@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_a_node_that_dies_in_mid_run_costs_its_own_tasks_one_more_try(cluster, m
         if progress.rounds == 1:
             threading.Timer(0.5, lambda: (cluster.remove_node(node, allow_graceful=False), killed.set())).start()
 
-    options = {"searches": 24, "per_round": 8}
+    options: dict[str, Any] = {"searches": 24, "per_round": 8}
     found = basin_hopping(Slow(0.02), [8.0, -8.0], workers=Ray(cluster.address), progress=kill, **options)
     plain = basin_hopping(build_wavy, [8.0, -8.0], **options)
     assert killed.wait(30)

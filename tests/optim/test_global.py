@@ -2,8 +2,10 @@
 
 import resource
 import sys
+import time
 from contextlib import contextmanager
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -74,6 +76,27 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(method, tmp_pat
     assert same(whole, method(build_wavy, START, seed=5, save=file, resume=True))
     more = method(build_wavy, START, seed=5, save=file, resume=True, searches=30)
     assert same(more, method(build_wavy, START, seed=5, searches=30))
+
+
+def test_a_search_that_ran_out_of_time_goes_on_too(tmp_path, monkeypatch):
+    """Searches that were cut short count for the best so far, but not for what is resumed."""
+    calls, file = [], tmp_path / "state.npz"
+    for clock in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, clock, lambda: float(len(calls)))
+
+    def slow(x):
+        """Takes a second of the clock above."""
+        calls.append(x)
+        return differentiated(wavy)(x)
+
+    def build():
+        return LeastSquares(slow, 2, lower=-10, upper=10, names=("a", "b"))
+
+    timed = hops(build, START, seconds=100, save=file)
+    least = min(0.5 * np.sum(wavy(x) ** 2) for x in calls)
+    assert timed.status is Status.TIME_LIMIT and 6 < len(timed.searches) < 24 and timed.iterations == 1  # type: ignore
+    assert timed.value == pytest.approx(least, rel=1e-12)
+    assert same(hops(build, START), hops(build, START, save=file, resume=True))
 
 
 def test_ctrl_c_within_a_local_search_keeps_what_the_round_has_found_so_far():
@@ -158,6 +181,15 @@ def test_the_state_of_another_search_and_a_damaged_one_are_refused(tmp_path):
         hops(build_wavy, START, save=file, resume=True)
     with pytest.raises(ValueError, match="resume=True needs save="):
         hops(build_wavy, START, resume=True)
+
+
+def test_a_function_may_return_jax_arrays_of_single_precision():
+    def function(x):
+        return jnp.asarray(x - 1, jnp.float32), jnp.eye(2, dtype=jnp.float32)
+
+    found = hops(lambda: LeastSquares(function, 2, lower=-10, upper=10), START)
+    assert isinstance(found.residuals, np.ndarray) and found.gradient.dtype == np.float64
+    np.testing.assert_allclose(found.x, 1, atol=1e-6)
 
 
 def test_values_that_are_never_finite_are_said_to_be_so():

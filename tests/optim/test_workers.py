@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_a_task_that_kills_its_workers_is_recorded_and_the_others_are_done(tmp_p
 
 def test_a_search_goes_on_when_workers_die(tmp_path):
     """With this seed one search of eight comes into the deadly region; starts anywhere do not depend on the others."""
-    options = {"searches": 8, "per_round": 4, "seed": 1, "restart": "anywhere"}
+    options: dict[str, Any] = {"searches": 8, "per_round": 4, "seed": 1, "restart": "anywhere"}
     found = basin_hopping(Deadly(str(tmp_path), upper=-8.0), [8.0, -8.0], workers=2, **options)
     plain = basin_hopping(build_wavy, [8.0, -8.0], **options)
     assert found.status is Status.SEARCHES_DONE and found.searches is not None and plain.searches is not None
