@@ -195,11 +195,15 @@ def main(arguments: Sequence[str] | None = None) -> list[dict]:
 
 
 def compact(found: list[dict]) -> list[dict]:
-    """Maps as one list for each quantity, in the order of the grid: the upper length changes last."""
-    return [
-        f | {"maps": {n: {key: [row[key] for row in rows] for key in rows[0]} for n, rows in f["maps"].items()}}
-        for f in found
-    ]
+    """Maps as lists of distances [m] and numbers of searches, in the order of the grid: the lower length changes first."""
+
+    def columns(rows: list[dict]) -> dict:
+        return {
+            "distance": [float(f"{row['distance']:.3g}") for row in rows],
+            "searches": [row["searches"] for row in rows] if any(row["searches"] > 1 for row in rows) else 1,
+        }
+
+    return [f | {"maps": {name: columns(rows) for name, rows in f["maps"].items()}} for f in found]
 
 
 if __name__ == "__main__":
