@@ -116,14 +116,19 @@ def quadruped(folder: Path, budget: float, linearized: bool) -> list[Row]:
 def linearizations(model: kn.Model, theirs: mujoco.MjModel, data: mujoco.MjData, standing: kn.State, budget: float):
     """A and B of a step of the standing quadruped."""
     work = "its A and B matrices"
-    linear = native.jit(lambda s, u: kn.linearize(model, s, u, dt=DT, contact=CONTACT))
+
+    @native.jit
+    def linear(q, qd, impulse, control):
+        return kn.linearize(model, kn.State(q, qd, impulse), control, dt=DT, contact=CONTACT)
+
+    at = (*map(np.asarray, (standing.q, standing.qd, standing.impulse)), STANCE)
     A, B = np.zeros((36, 36)), np.zeros((36, 12))
 
     def differences():
         mujoco.mjd_transitionFD(theirs, data, 1e-6, False, A, B, None, None)
 
     return [
-        measure(work, "knuckle", bound(linear, standing, STANCE), budget),
+        measure(work, "knuckle", bound(linear, *at), budget),
         measure(work, "MuJoCo, one-sided mjd_transitionFD", lambda: differences, budget),
     ]
 

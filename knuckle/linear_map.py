@@ -15,16 +15,25 @@ def linearize(
     model: Model, state: State, control: Float[Array, " nu"] | None = None, *, dt: float, **options
 ) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
     """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries."""
+    from knuckle.native import lanes  # loads LLVM
+
     state = as_arrays(state)
     control = control_row(model, control, state)
-    nominal = step(model, state, control, dt=dt, **options)
+
+    def after(dq, dqd, control):
+        """As a change from the state that is reached where the derivative is taken."""
+        moved = State(retract(model, state.q, dq), state.qd + dqd, state.impulse)
+        reached = step(model, moved, control, dt=dt, **options)
+        return jnp.concatenate([difference(model, jax.lax.stop_gradient(reached.q), reached.q), reached.qd])
+
     rest = jnp.zeros_like(state.qd)
+    still = (rest, rest, jnp.zeros_like(control))
+    push = jax.linearize(after, rest, rest, control)[1]
 
-    def change(dq, dqd, control):
-        """The search for impulses starts where it ends, so that it is done once."""
-        moved = State(retract(model, state.q, dq), state.qd + dqd, nominal.impulse)
-        after = step(model, moved, control, dt=dt, **options)
-        return jnp.concatenate([difference(model, nominal.q, after.q), after.qd - nominal.qd])
+    def derivative(number: int):
+        """By one argument alone, so that zeros of the others vanish in native code."""
+        directions = jnp.eye(still[number].size, dtype=rest.dtype)
+        return lanes(lambda d: push(*still[:number], d, *still[number + 1 :]))(directions).T
 
-    by_q, by_qd, by_control = (jax.jacfwd(change, argnums=k)(rest, rest, control) for k in range(3))
+    by_q, by_qd, by_control = map(derivative, range(3))
     return jnp.concatenate([by_q, by_qd], axis=1), by_control

@@ -161,7 +161,7 @@ class NativeBatch(Native):
             )
         flat: list[int | None] = []
         for axis, argument in zip(axes, args, strict=True):
-            flat += _prefix_leaves(axis, argument)
+            flat += prefix_leaves(axis, argument)
         return flat + [0] * len(jax.tree.leaves(kwargs or {}))
 
     def _with_leading_axes(self, args: tuple) -> tuple:
@@ -169,8 +169,8 @@ class NativeBatch(Native):
         if all(axis in (0, None) for axis in axes):
             return args
         leaves, tree = jax.tree.flatten(args)
-        moved = [_moved(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
-        return jax.tree.unflatten(tree, moved)
+        leaves = [moved(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
+        return jax.tree.unflatten(tree, leaves)
 
     def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Program, Any]:
         args, kwargs = jax.tree.unflatten(tree, leaves)
@@ -178,7 +178,7 @@ class NativeBatch(Native):
         if not any(flags):
             raise ValueError("native.vmap: expected at least one batched argument, got in_axes None for all")
         single = [
-            _row_of(leaf, number) if flag else leaf
+            row_of(leaf, number) if flag else leaf
             for number, (leaf, flag) in enumerate(zip(leaves, flags, strict=True))
         ]
         closed, out_tree = traced(function, tree, single)
@@ -187,7 +187,7 @@ class NativeBatch(Native):
         return program, out_tree
 
 
-def _prefix_leaves(axis: Any, argument: Any) -> list[int | None]:
+def prefix_leaves(axis: Any, argument: Any) -> list[int | None]:
     """One axis per leaf from a prefix tree of axes, in which None stands for no batch axis."""
     if axis is None or isinstance(axis, int):
         return [axis] * len(jax.tree.leaves(argument))
@@ -195,13 +195,13 @@ def _prefix_leaves(axis: Any, argument: Any) -> list[int | None]:
     return [a for part in jax.tree.leaves(spread, is_leaf=lambda x: isinstance(x, list)) for a in part]
 
 
-def _moved(leaf: Any, axis: int | None) -> Any:
+def moved(leaf: Any, axis: int | None) -> Any:
     if axis in (0, None):
         return leaf
     return np.moveaxis(leaf, axis, 0) if isinstance(leaf, np.ndarray) else jnp.moveaxis(leaf, axis, 0)
 
 
-def _row_of(leaf: Any, number: int) -> jax.ShapeDtypeStruct:
+def row_of(leaf: Any, number: int) -> jax.ShapeDtypeStruct:
     if np.ndim(leaf) == 0:
         raise ValueError(
             f"native.vmap: expected a batch axis on leaf {number} of the arguments, got a scalar {leaf!r:.60}"

@@ -97,7 +97,7 @@ def compile_jaxpr(closed_jaxpr, *, batch: Sequence[bool] | None = None, level: i
     lanes = 1 if batch is None else batch_lanes()
     batched = set(program.outputs) if batch is not None else set()
     batched |= {buffer for buffer, flag in zip(program.inputs, batch or (), strict=batch is not None) if flag}
-    emitter = Emitter(program, SYMBOL, lanes, batched)
+    emitter = Emitter(program, SYMBOL, lanes, batched, batch_lanes())
     text = emitter.module()
     clock.lap("write LLVM")
     object_code = compile_text(text, level)

@@ -16,7 +16,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 METH_FASTCALL = 0x80
-STACK_BYTES = 65536  # the largest workspace that is taken from the caller's stack
+STACK_BYTES = 131072  # the largest workspace that is taken from the caller's stack
 C_CONTIGUOUS_AND_ALIGNED = 0x0101
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64  # bytes into a NumPy array
 BYTES_CONTENT = 32  # bytes into a bytes object
@@ -255,8 +255,10 @@ def object_code() -> bytes | None:
 
 @cache
 def _definition(entry: int) -> MethodDefinition:
-    """One for all functions and kept for ever: a builtin reads it while it is being freed."""
-    return MethodDefinition(b"native", entry, METH_FASTCALL, None)
+    """One for all functions and kept for ever, also while Python ends: a builtin reads it while it is being freed."""
+    definition = MethodDefinition(b"native", entry, METH_FASTCALL, None)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
+    return definition
 
 
 def fast_function(

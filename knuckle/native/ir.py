@@ -8,7 +8,7 @@ read, so a buffer may be overwritten without confusing earlier values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,7 @@ class Buffer:
     number: int = 0  # position among the inputs or outputs
     data: np.ndarray | None = None  # of a constant
     offset: int = -1  # bytes into the workspace, once allocated
+    kept: bool = False  # written before all its reads: an element may be read again instead of being passed on
 
     @property
     def itemsize(self) -> int:
@@ -94,7 +95,11 @@ class Store:
 
 @dataclass(eq=False)
 class Loop:
-    """A loop: `for` runs `count` times, `while` as long as `test` holds, `kernel` is a `for` of independent turns."""
+    """A loop: `for` runs `count` times, `while` as long as `test` holds.
+
+    A `kernel` and `lanes` are a `for` of independent turns: the first is short and written for several widths, the
+    other long and written once.
+    """
 
     kind: str
     body: Region
@@ -320,3 +325,30 @@ def operands(statement: Statement) -> list[Node]:
     if isinstance(statement, Call):
         return []
     return [statement.selector, *itertools.chain.from_iterable(statement.yields)]
+
+
+def replace_operands(statement: Statement, other: Callable[[Node], Node]) -> None:
+    """Put other values in the place of those that `operands` lists."""
+    if isinstance(statement, Node):
+        statement.args = tuple(other(a) for a in statement.args)
+    elif isinstance(statement, Store):
+        statement.index, statement.value = other(statement.index), other(statement.value)
+    elif isinstance(statement, Loop):
+        statement.count = statement.count and other(statement.count)
+        statement.test = statement.test and other(statement.test)
+        statement.inits = [other(n) for n in statement.inits]
+        statement.nexts = [other(n) for n in statement.nexts]
+    elif isinstance(statement, Branch):
+        statement.selector = other(statement.selector)
+        statement.yields = [[other(n) for n in row] for row in statement.yields]
+
+
+def insert_after(region: Region, new: Mapping[Node, Statement]) -> None:
+    """Put each new statement behind the value it follows; loop variables come before all statements of their region."""
+    left = dict(new)
+    statements = []
+    for statement in region.statements:
+        statements.append(statement)
+        defined = statement.results if isinstance(statement, (Loop, Branch)) else [statement]
+        statements += [left.pop(node) for node in defined if node in left]
+    region.statements = [*left.values(), *statements]

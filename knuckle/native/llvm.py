@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from knuckle.native.ir import INDEX, Branch, Buffer, Call, Function, Loop, Node, Program, Region, Store, walk
+from knuckle.native.llvm_lanes import emit_kernel, emit_lanes, is_vectorisable, lanes_of
 from knuckle.native.llvm_ops import Lines, Operations, constant_text, memory_type, splat_text, type_text
 from knuckle.native.llvm_split import REGION_LIMIT, SLOT_BYTES, Weights, emit_pieces, get_slot, put_slot
 from knuckle.native.passes import ALIGNMENT, lay_out_workspace, varying_parts
-
-KERNEL_LANES = (8, 4)  # a kernel runs over as many turns at once as it can, then over fewer
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,9 @@ class Operand:
 class Emitter:
     """Writes one function and the pieces it is cut into."""
 
-    def __init__(self, program: Program, symbol: str, lanes: int = 1, batched: set[Buffer] | None = None):
+    def __init__(
+        self, program: Program, symbol: str, lanes: int = 1, batched: set[Buffer] | None = None, widest: int = 8
+    ):
         self.program, self.symbol = program, symbol
         self.batch_lanes = lanes
         self.lanes = lanes
@@ -41,7 +42,10 @@ class Emitter:
         if lanes > 1:
             parts = varying_parts(program.root, set(), set(self.batched), program.functions)
             self.varying, self.varying_buffers, masked = parts
-        self.workspace_bytes = lay_out_workspace(program, lanes, self.varying_buffers)
+        self.in_kernel = False
+        self.spread = lanes_of(program, widest) if lanes == 1 else {}
+        spread_buffers = {buffer for loop in self.spread.values() for buffer in loop.buffers}
+        self.workspace_bytes = lay_out_workspace(program, max(lanes, widest), self.varying_buffers | spread_buffers)
         self.functions: list[str] = []
         self.out = Lines()
         self.env: dict[Node, Operand] = {}
@@ -51,6 +55,7 @@ class Emitter:
         self.slot_top = self.slot_most = self.workspace_bytes + SLOT_BYTES * lanes * len(masked)
         self.mask_slots = {f: self.workspace_bytes + SLOT_BYTES * lanes * i for i, f in enumerate(masked)}
         self.slot_lanes: dict[Node, int] = {}
+        self.slot_strides: dict[Node, int | None] = {}
         self._pieces = 0
 
     # values
@@ -175,7 +180,7 @@ class Emitter:
 
     def load(self, node: Node) -> Operand:
         buffer, index = node.attr.buffer, self.operand(node.args[0])
-        lanewise = self.batch_lanes > 1 and buffer in self.varying_buffers
+        lanewise = buffer in self.varying_buffers
         if index.stride == 0 and not lanewise:
             return Operand(self.read(buffer, self.address(buffer, index.text)))
         if lanewise and buffer.kind == "workspace" and index.stride == 0:
@@ -220,7 +225,7 @@ class Emitter:
 
     def emit_store(self, store: Store) -> None:
         buffer, index = store.buffer, self.operand(store.index)
-        lanewise = self.batch_lanes > 1 and buffer in self.varying_buffers
+        lanewise = buffer in self.varying_buffers
         value = self.operand(store.value)
         if not lanewise and index.stride == 0:
             assert value.stride == 0, "lanes write to one place"
@@ -265,8 +270,7 @@ class Emitter:
 
     def emit_region(self, region: Region, escapes: list[Node]) -> None:
         """All statements of a region; `escapes` are its values that are used after it."""
-        in_kernel = self.lanes != self.batch_lanes
-        if not in_kernel and self.weights.region(region) > REGION_LIMIT and len(region.statements) > 1:
+        if not self.in_kernel and self.weights.region(region) > REGION_LIMIT and len(region.statements) > 1:
             emit_pieces(self, region, escapes)
             return
         for statement in region.statements:
@@ -283,34 +287,13 @@ class Emitter:
             self.emit_call(statement.function)
         elif statement.kind == "while":
             self.emit_while(statement)
-        elif statement.kind == "kernel" and self.lanes == 1 and self.vectorisable(statement):
-            self.emit_kernel(statement)
+        elif statement in self.spread and self.lanes == 1:
+            emit_lanes(self, statement, self.spread[statement])
+        elif statement.kind == "kernel" and self.lanes == 1 and is_vectorisable(statement):
+            emit_kernel(self, statement)
         else:
             count = int(statement.count.attr)
             self.emit_for(statement, 0, count, 1)
-
-    @staticmethod
-    def vectorisable(loop: Loop) -> bool:
-        assert loop.count is not None
-        return int(loop.count.attr) >= KERNEL_LANES[-1] and not any(
-            isinstance(s, (Branch, Call)) or (isinstance(s, Loop) and s.kind == "while") for s in walk(loop.body)
-        )
-
-    def emit_kernel(self, loop: Loop) -> None:
-        """Turns of a kernel in groups of consecutive ones, then the rest one by one."""
-        assert loop.count is not None and loop.counter is not None
-        count, done = int(loop.count.attr), 0
-        before = self.varying
-        self.varying, *_ = varying_parts(loop.body, {loop.counter}, set())
-        for lanes in KERNEL_LANES:
-            grouped = (count - done) // lanes * lanes
-            if grouped:
-                self.lanes = lanes
-                self.emit_for(loop, done, done + grouped, lanes)
-                done += grouped
-        self.lanes, self.varying = 1, before
-        if done < count:
-            self.emit_for(loop, done, count, 1)
 
     def emit_call(self, function: Function) -> None:
         if function in self.mask_slots:
@@ -349,7 +332,8 @@ class Emitter:
         for result, after, phi in zip(loop.results, loop.nexts, loop.phis, strict=True):
             self.env[result] = self.variable_operand(self.as_variable(after, phi), phi)
 
-    def emit_for(self, loop: Loop, start: int, stop: int, step: int) -> None:
+    def emit_for(self, loop: Loop, start: int, stop: int, step: int, last: int | None = None) -> None:
+        """Turns from start to stop, `step` of them at once; no group begins after `last`."""
         if stop - start == step:
             self.emit_once(loop, start, step)
             return
@@ -363,22 +347,28 @@ class Emitter:
         place = len(out.body)
         out.body += [""] * (1 + len(names))
         assert loop.counter is not None
-        self.env[loop.counter] = Operand(counter, 1 if step > 1 else 0)
+        self.env[loop.counter] = Operand(self._at_most(counter, last, stop - step), 1 if step > 1 else 0)
         for phi, name in zip(loop.phis, names, strict=True):
             self.env[phi] = self.variable_operand(name, phi)
         self.emit_region(loop.body, loop.nexts)
         nexts = [self.as_variable(n, phi) for n, phi in zip(loop.nexts, loop.phis, strict=True)]
         out.do(f"{following} = add nuw nsw i64 {counter}, {step}")
         more = out.let(f"icmp ult i64 {following}, {stop}")
-        last = out.block
+        tail = out.block
         out.do(f"br i1 {more}, label %{head}, label %{end}")
-        out.body[place] = f"  {counter} = phi i64 [{start}, %{before}], [{following}, %{last}]"
+        out.body[place] = f"  {counter} = phi i64 [{start}, %{before}], [{following}, %{tail}]"
         for i, (phi, name) in enumerate(zip(loop.phis, names, strict=True)):
             kind = self.kind_of(phi)
-            out.body[place + 1 + i] = f"  {name} = phi {kind} [{inits[i]}, %{before}], [{nexts[i]}, %{last}]"
+            out.body[place + 1 + i] = f"  {name} = phi {kind} [{inits[i]}, %{before}], [{nexts[i]}, %{tail}]"
         out.start_block(end)
         for result, text, phi in zip(loop.results, nexts, loop.phis, strict=True):
             self.env[result] = self.variable_operand(text, phi)
+
+    def _at_most(self, counter: str, limit: int | None, highest: int) -> str:
+        if limit is None or limit >= highest:
+            return counter
+        below = self.out.let(f"icmp ult i64 {counter}, {limit}")
+        return self.out.let(f"select i1 {below}, i64 {counter}, i64 {limit}")
 
     def emit_while(self, loop: Loop) -> None:
         out = self.out
@@ -498,8 +488,8 @@ class Emitter:
     def width_of(self, node: Node) -> int:
         return self.lanes if node in self.varying else 1
 
-    def as_operand(self, text: str, lanes: int) -> Operand:
-        return Operand(text, None if lanes > 1 else 0)
+    def as_operand(self, text: str, stride: int | None) -> Operand:
+        return Operand(text, stride)
 
     def piece_name(self) -> str:
         self._pieces += 1

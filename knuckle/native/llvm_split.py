@@ -40,11 +40,10 @@ class Weights:
         return self._regions[region]
 
     def is_read_again(self, node: Node) -> bool:
-        """Whether a value is an element of an input, which is read again where it is needed instead of being kept."""
-        if node.op != "load" or node.args[0].op != "const":
-            return False
-        buffer = node.attr.buffer
-        return buffer.kind == "input" and (self._lanes == 1 or buffer not in self._lanewise)
+        """Whether a value is an element of an array that is read again where it is needed instead of being passed."""
+        if is_input_element(node):
+            return self._lanes == 1 or node.attr.buffer not in self._lanewise
+        return node.op == "load" and node.attr.buffer.kept
 
     def statement(self, statement) -> int:
         if isinstance(statement, (Loop, Branch)):
@@ -54,6 +53,10 @@ class Weights:
         buffer = statement.buffer if isinstance(statement, Store) else statement.attr.buffer
         apart = buffer in self._lanewise and buffer.kind != "workspace"
         return MEMORY_WEIGHT * (self._lanes if apart else 1)
+
+
+def is_input_element(node: Node) -> bool:
+    return node.op == "load" and node.args[0].op == "const" and node.attr.buffer.kind == "input"
 
 
 def defined_by(statement) -> list[Node]:
@@ -136,8 +139,7 @@ def _best_cut(statements: list, costs: list[int], crossing: list[int], start: in
     while position < len(statements) and (total < LONGEST or best is None):
         total += costs[position]
         position += 1
-        previous = statements[position - 1]
-        if isinstance(previous, Node) and (previous.op == "sincos" or _splits_pair(statements, position)):
+        if _splits_pair(statements, position):
             continue
         if total >= SHORTEST and (best is None or crossing[position] < best_count):
             best, best_count = position, crossing[position]
@@ -145,9 +147,10 @@ def _best_cut(statements: list, costs: list[int], crossing: list[int], start: in
 
 
 def _splits_pair(statements: list, position: int) -> bool:
-    """Whether the two halves of a sine-cosine pair lie on both sides."""
-    following = statements[position] if position < len(statements) else None
-    return isinstance(following, Node) and following.op in ("first", "second")
+    """Whether a sine-cosine pair and one of its halves lie on both sides."""
+    previous, following = statements[position - 1], statements[position] if position < len(statements) else None
+    opened = isinstance(previous, Node) and previous.op == "sincos"
+    return opened or (isinstance(following, Node) and following.op in ("first", "second"))
 
 
 class Slots:
@@ -164,7 +167,8 @@ class Slots:
             if free:
                 self.places[key] = free.pop()
             else:
-                self.places[key], self.top = self.top, self.top + size
+                place = -(-self.top // size) * size  # so that no vector lies across two cache lines
+                self.places[key], self.top = place, place + size
         return self.places[key]
 
     def release(self, key: Node | str, size: int) -> None:
@@ -177,7 +181,7 @@ def store_slot(emitter, slots: Slots, node: Node) -> None:
     lanes = emitter.lanes if operand.stride is None else 1
     at = slots.take(node, SLOT_BYTES * lanes)
     put_slot(emitter, at, operand.text, node.dtype, lanes)
-    emitter.slot_lanes[node] = lanes
+    emitter.slot_lanes[node], emitter.slot_strides[node] = lanes, operand.stride
 
 
 def put_slot(emitter, at: int, text: str, code: str, lanes: int) -> None:
@@ -200,7 +204,8 @@ def load_slot(emitter, slots: Slots, node: Node) -> None:
         emitter.env[node] = emitter.load(node)
         return
     lanes = emitter.slot_lanes[node]
-    emitter.env[node] = emitter.as_operand(get_slot(emitter, slots.places[node], node.dtype, lanes), lanes)
+    text = get_slot(emitter, slots.places[node], node.dtype, lanes)
+    emitter.env[node] = emitter.as_operand(text, emitter.slot_strides[node])
 
 
 def emit_pieces(emitter, region: Region, escapes: list[Node]) -> None:

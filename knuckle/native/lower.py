@@ -76,6 +76,7 @@ class Lowering(Algebra):
         super().__init__()
         self.destinations: dict[Var, Contents] = {}  # outputs that may be written in place of a temporary
         self.equations = 0
+        self.lanes_depth = 0  # loops over lanes around what is being lowered
         self.outlined: dict[tuple, Any] = {}  # functions made so far, by what they were made for
         self._owned: list[set[Buffer]] = [set()]
         self._live: list[dict[Var, Value]] = []
@@ -141,6 +142,7 @@ def _add_rules() -> None:
         lower_control,
         lower_derived,
         lower_index,
+        lower_lanes,
         lower_linalg,
         lower_random,
         lower_reduce,

@@ -35,7 +35,7 @@ class Outlined:
 @rule("outlined_call")
 def _outlined_call(b: Lowering, equation, *values: Value):
     closed = equation.params["jaxpr"]
-    if sum(math.prod(v.shape) for v in values if _is_copied(v)) > SCALAR_LIMIT:
+    if b.lanes_depth or sum(math.prod(v.shape) for v in values if _is_copied(v)) > SCALAR_LIMIT:
         return b.run(flatten(closed), values)
     places = _places(values)
     key = (id(closed.jaxpr), *map(id, closed.consts), *[_pattern(v, places) for v in values])

@@ -30,7 +30,7 @@ from knuckle.native.values import (
 CARRY_LIMIT = 256  # elements of one loop variable that may be scalars
 UNROLL_LIMIT = 256  # scalar operations; shorter scans are written out
 INLINE_LIMIT = 24  # scalar operations; cheaper branches are both computed
-HEAVY = {"scan", "while", "cond", "cholesky", "lu", "eigh", "triangular_solve", "sort", "outlined_call"}
+HEAVY = {"scan", "while", "cond", "cholesky", "lu", "eigh", "triangular_solve", "sort", "outlined_call", "native_lanes"}
 
 
 def flat_body(jaxpr) -> Flat:
@@ -192,11 +192,11 @@ def _unrolled_scan(b: Lowering, flat: Flat, length: int, reverse: bool, consts, 
             aval = var.aval
             stacked.append(Scalars(np.empty((0, *aval.shape), dtype=object), code_of(aval.dtype)))
             continue
-        stacked.append(_stacked(b, parts))
+        stacked.append(stack_rows(b, parts))
     return [*carry, *stacked]
 
 
-def _stacked(b: Lowering, parts: list[Value]) -> Value:
+def stack_rows(b: Lowering, parts: list[Value]) -> Value:
     lifted = [reshaped(b, part, (1, *part.shape)) for part in parts]
     return joined(b, lifted, 0, (len(parts), *parts[0].shape), parts[0].dtype)
 

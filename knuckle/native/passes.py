@@ -17,11 +17,14 @@ from knuckle.native.ir import (
     Program,
     Region,
     Store,
+    insert_after,
     is_float,
     operands,
+    replace_operands,
     sub_regions,
     walk,
 )
+from knuckle.native.residuals import keep_residuals
 from knuckle.native.schedule import order_statements
 
 ALIGNMENT = 64  # bytes
@@ -178,7 +181,7 @@ def share_reciprocals(program: Program) -> None:
     for denominator, reciprocal in reciprocals.items():
         by_region[denominator.region][denominator] = reciprocal
     for region, new in by_region.items():
-        _insert_after(region, new)
+        insert_after(region, new)
 
 
 def _crosses_loop(outer: Region, inner: Region | None) -> bool:
@@ -187,17 +190,6 @@ def _crosses_loop(outer: Region, inner: Region | None) -> bool:
             return True
         inner = inner.parent
     return False
-
-
-def _insert_after(region: Region, new: dict[Node, Node]) -> None:
-    """Put each new value behind the one it follows; loop variables come before all statements of their region."""
-    left = dict(new)
-    statements = []
-    for statement in region.statements:
-        statements.append(statement)
-        defined = statement.results if isinstance(statement, (Loop, Branch)) else [statement]
-        statements += [left.pop(node) for node in defined if node in left]
-    region.statements = [*left.values(), *statements]
 
 
 def remove_copies(program: Program) -> None:
@@ -209,18 +201,7 @@ def remove_copies(program: Program) -> None:
         return node
 
     for statement in program.statements():
-        if isinstance(statement, Node):
-            if any(a.op == "same" for a in statement.args):
-                statement.args = tuple(source(a) for a in statement.args)
-        elif isinstance(statement, Store):
-            statement.index, statement.value = source(statement.index), source(statement.value)
-        elif isinstance(statement, Loop):
-            statement.inits = [source(n) for n in statement.inits]
-            statement.nexts = [source(n) for n in statement.nexts]
-            statement.test = statement.test and source(statement.test)
-        elif isinstance(statement, Branch):
-            statement.selector = source(statement.selector)
-            statement.yields = [[source(n) for n in row] for row in statement.yields]
+        replace_operands(statement, source)
 
 
 def pair_sine_cosine(program: Program) -> None:
@@ -411,5 +392,6 @@ PASSES = {
     "sine with cosine": pair_sine_cosine,
     "fused multiply-add": fuse_multiply_add,
     "dead code again": remove_dead_code,
+    "residuals": keep_residuals,
     "order": order_statements,
 }

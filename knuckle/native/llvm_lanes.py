@@ -1,0 +1,104 @@
+"""Loops of independent turns in scalar code, written over vectors of consecutive turns.
+
+A `kernel` is written for several widths and once more for the remainder. A loop over `lanes` is long and written once,
+as in a batch: arrays that live in its body only have a place for each lane, next to each other, and the last group of
+turns overlaps the one before where their number is no multiple of the lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from knuckle.native.ir import Branch, Buffer, Call, Loop, Node, Program, Region, Store, sub_regions, walk
+from knuckle.native.passes import varying_parts
+from knuckle.native.residuals import outermost_lanes
+
+KERNEL_LANES = (8, 4)  # a kernel runs over as many turns at once as it can, then over fewer
+
+
+def is_vectorisable(kernel: Loop) -> bool:
+    return _count(kernel) >= KERNEL_LANES[-1] and not any(
+        isinstance(s, (Branch, Call)) or (isinstance(s, Loop) and s.kind == "while") for s in walk(kernel.body)
+    )
+
+
+def emit_kernel(emitter: Any, loop: Loop) -> None:
+    """Turns of a kernel in groups of consecutive ones, then the rest one by one."""
+    count, done = _count(loop), 0
+    before = emitter.varying
+    emitter.varying, *_ = varying_parts(loop.body, {_counter(loop)}, set())
+    for lanes in KERNEL_LANES:
+        grouped = (count - done) // lanes * lanes
+        if grouped:
+            emitter.lanes, emitter.in_kernel = lanes, True
+            emitter.emit_for(loop, done, done + grouped, lanes)
+            done += grouped
+    emitter.lanes, emitter.varying, emitter.in_kernel = 1, before, False
+    if done < count:
+        emitter.emit_for(loop, done, count, 1)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """How a loop is spread over lanes: their number, the values that differ between them, and the arrays."""
+
+    number: int
+    varying: set[Node]
+    buffers: set[Buffer]
+
+
+def lanes_of(program: Program, widest: int) -> dict[Loop, Lanes]:
+    """For each loop over lanes that is in no other."""
+    loops = [loop for body in program.bodies() for loop in outermost_lanes(body)]
+    touched = {loop: _buffers_in(loop.body) for loop in loops}
+    found: dict[Loop, Lanes] = {}
+    for loop in loops:
+        varying, stored, _ = varying_parts(loop.body, {_counter(loop)}, set())
+        outside = _buffers_outside(program, loop)
+        private = {b for b in stored & touched[loop] if b.kind == "workspace" and b not in outside}
+        found[loop] = Lanes(_width(_count(loop), widest), varying, private)
+    return found
+
+
+def emit_lanes(emitter: Any, loop: Loop, lanes: Lanes) -> None:
+    before = emitter.lanes, emitter.varying, emitter.varying_buffers
+    emitter.lanes, emitter.varying, emitter.varying_buffers = lanes.number, lanes.varying, lanes.buffers
+    count = _count(loop)
+    whole = -(-count // lanes.number) * lanes.number
+    emitter.emit_for(loop, 0, whole, lanes.number, last=count - lanes.number)
+    emitter.lanes, emitter.varying, emitter.varying_buffers = before
+
+
+def _counter(loop: Loop) -> Node:
+    assert loop.counter is not None
+    return loop.counter
+
+
+def _count(loop: Loop) -> int:
+    assert loop.count is not None
+    return int(loop.count.attr)
+
+
+def _width(count: int, widest: int) -> int:
+    while widest > count:
+        widest //= 2
+    return widest
+
+
+def _buffers_in(region: Region, without: Loop | None = None) -> set[Buffer]:
+    found: set[Buffer] = set()
+    for statement in region.statements:
+        if statement is without:
+            continue
+        if isinstance(statement, Store):
+            found.add(statement.buffer)
+        elif isinstance(statement, Node) and statement.op == "load":
+            found.add(statement.attr.buffer)
+        for inner in sub_regions(statement):
+            found |= _buffers_in(inner, without)
+    return found
+
+
+def _buffers_outside(program: Program, loop: Loop) -> set[Buffer]:
+    return {buffer for body in program.bodies() for buffer in _buffers_in(body, loop)}
