@@ -20,7 +20,6 @@ from knuckle.contact.interior_path import (
     Defect,
     Point,
     Scaled,
-    Unknown,
     advance,
     begin,
     defect,
@@ -54,6 +53,7 @@ def solve(
     directions: int = 4,
     smoothing: float | Float[Array, ""] = 0.0,
     smooth_value: bool = True,
+    work: Vec | None = None,
 ) -> Solution:
     """Impulses whose residual is below the tolerance [m/s], or the best found, and their derivative.
 
@@ -62,10 +62,11 @@ def solve(
         smoothing: Width s [m/s] of relaxed complementarity: (row's scale * impulse) * velocity = (s / 2)^2 in each
             pair, so that each contact goes over from apart to touching within about s. 0 is the hard law.
         smooth_value: Whether smoothing changes the impulses too, or only their derivative.
+        work: Instead of smoothing, impulse * velocity of the pairs of each row [J]; contacts have that of their normal.
     """
     corners(directions)
-    known = isinstance(smoothing, int | float)
-    if known and smoothing < 0:
+    known = isinstance(smoothing, int | float) and work is None
+    if isinstance(smoothing, int | float) and smoothing < 0:
         raise ValueError(f"interior: smoothing must not be negative, got {smoothing} m/s")
     if problem.b.shape[0] == 0:
         return nothing(problem.b)
@@ -73,13 +74,14 @@ def solve(
     if known and smoothing == 0:
         found = jax.lax.stop_gradient(_search(fixed, start, tolerance, most_iterations, directions))
         return _solution(_at_solution(directions, problem, found.best), found, tolerance)
-    kappa = jnp.asarray(smoothing, problem.b.dtype) / 2
-    relaxed = jax.lax.stop_gradient(_relax(fixed, jax.lax.stop_gradient(kappa), tolerance, most_iterations, directions))
+    if work is None:
+        work = (jnp.asarray(smoothing, problem.b.dtype) / 2) ** 2 / row_scale(problem)
+    relaxed = jax.lax.stop_gradient(_relax(fixed, jax.lax.stop_gradient(work), tolerance, most_iterations, directions))
     if smooth_value:
         value = impulse(relaxed.point) / relaxed.scale
-        return _solution(_at_relaxed(directions, problem, kappa, value, relaxed), relaxed, tolerance)
+        return _solution(_at_relaxed(directions, problem, work, value, relaxed), relaxed, tolerance)
     found = jax.lax.stop_gradient(_search(fixed, start, tolerance, most_iterations, directions))
-    solution = _solution(_at_relaxed(directions, problem, kappa, found.best, relaxed), found, tolerance)
+    solution = _solution(_at_relaxed(directions, problem, work, found.best, relaxed), found, tolerance)
     return solution._replace(
         converged=solution.converged & (relaxed.error <= tolerance), iterations=found.total + relaxed.total
     )
@@ -115,52 +117,82 @@ class _Relaxed(NamedTuple):
     total: Int[Array, ""]
 
 
-def _relaxed_products(problem: Problem, law: Scaled, scale: Vec, kappa) -> Unknown:
-    """kappa^2 in the rows' own scale, whatever the scale of the search."""
-    return products(law, kappa**2 * scale / row_scale(problem))
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _at_relaxed(directions: int, problem: Problem, kappa, value: Vec, relaxed: _Relaxed) -> Vec:
+def _at_relaxed(directions: int, problem: Problem, work: Vec, value: Vec, relaxed: _Relaxed) -> Vec:
     return value
 
 
 @_at_relaxed.defjvp
 def _relaxed_derivative(directions: int, primals, tangents):
     """How the point of the path moves with the problem: the path's Newton step for the change of its equations."""
-    problem, kappa, value, relaxed = primals
+    problem, work, value, relaxed = primals
     at, r = relaxed.point, impulse(relaxed.point)
 
-    def equations(problem: Problem, kappa):
+    def equations(problem: Problem, work: Vec):
         law = scaled(problem, relaxed.scale, directions)
         u = split(problem, spatial.apply(law.A, r) + law.b)
-        return _relaxed_products(problem, law, relaxed.scale, kappa), slack(law, at.z, u, law.bound), u.equal
+        return products(law, work * relaxed.scale), slack(law, at.z, u, law.bound), u.equal
 
-    _, (product, slacks, equal) = jax.jvp(equations, (problem, kappa), tangents[:2])
+    _, (product, slacks, equal) = jax.jvp(equations, (problem, work), tangents[:2])
     law = scaled(problem, relaxed.scale, directions)
     wrong = Defect(product, jax.tree.map(jnp.negative, slacks), equal, 0 * at.drag, 0 * at.dry[:, None])
     return value, impulse(newton_step(law, at, factor(law, at), wrong)) / relaxed.scale
 
 
-def _relax(problem: Problem, kappa, tolerance: float, most_iterations: int, directions: int) -> _Relaxed:
-    """The point of the central path with z w = kappa^2."""
-    size = jnp.maximum(jnp.max(jnp.abs(problem.b)), kappa)
-    scale = _scale_of_loads(problem, row_scale(problem), size)
-    law = scaled(problem, scale, directions)
-    goal = _relaxed_products(problem, law, scale, kappa)
+class _Relaxing(NamedTuple):
+    point: Point
+    center: Vec
+    rho: Float[Array, ""]
+    best: Point
+    error: Float[Array, ""]
+    inner: Int[Array, ""]
+    short: Int[Array, ""]  # steps on the path that were short, one after the other
+    total: Int[Array, ""]
 
-    def error(at: Point):
+
+def _relax(problem: Problem, work: Vec, tolerance: float, most_iterations: int, directions: int) -> _Relaxed:
+    """The point of the central path with impulse * velocity = work; proximal steps lead there if the path does not."""
+    d = row_scale(problem)
+    size = jnp.maximum(jnp.max(jnp.abs(problem.b)), jnp.sqrt(jnp.max(work * d)))
+    scale = _scale_of_loads(problem, d, size)
+    law = scaled(problem, scale, directions)
+    goal = products(law, work * scale)
+
+    def error_of(law: Scaled, at: Point):
         return jnp.max(jnp.abs(flat(defect(law, at, jax.tree.map(_off_the_path, goal, at.z, at.w)))))
 
-    def unfinished(now: _Relaxed):
+    def unfinished(now: _Relaxing):
         return (now.error > tolerance) & (now.total < most_iterations)
 
-    def onwards(now: _Relaxed) -> _Relaxed:
-        point = advance(law, now.point, goal).point
-        return _Relaxed(point, scale, error(point), now.total + 1)
+    def onwards(now: _Relaxing) -> _Relaxing:
+        near = scaled(proximal(problem, d, now.rho, now.center), scale, directions)
+        progress = advance(near, now.point, goal)
+        near_error, error = (error_of(x, progress.point) for x in (near, law))
+        better = error < now.error  # false for NaN
+        short = jnp.where(progress.length < SHORT_STEP, now.short + 1, 0)
+        solved = near_error <= 0.5 * tolerance
+        lost = (short >= MOST_SHORT_STEPS) | ~(near_error < jnp.inf) | (now.inner + 1 >= INNER_STEPS)
+        failed = ~solved & lost
+        easier = jnp.clip(EASIER * now.rho, FIRST_RHO, MOST_RHO)
+        return _Relaxing(
+            point=_either(failed, first, progress.point),
+            center=jnp.where(solved, impulse(progress.point) / scale, now.center),
+            rho=jnp.where(solved, HARDER * now.rho, jnp.where(failed, easier, now.rho)),
+            best=_either(better, progress.point, now.best),
+            error=jnp.where(better, error, now.error),
+            inner=jnp.where(solved | failed, 0, now.inner + 1),
+            short=jnp.where(solved | failed, 0, short),
+            total=now.total + 1,
+        )
 
-    first = begin(law, size)
-    return jax.lax.while_loop(unfinished, onwards, _Relaxed(first, scale, error(first), jnp.zeros((), jnp.int32)))
+    first, zero, count = begin(law, size), jnp.zeros_like(problem.b), jnp.zeros((), jnp.int32)
+    now = _Relaxing(first, zero, jnp.zeros_like(size), first, error_of(law, first), count, count, count)
+    last = jax.lax.while_loop(unfinished, onwards, now)
+    return _Relaxed(last.best, scale, last.error, last.total)
+
+
+def _either(this, one, other):
+    return jax.tree.map(lambda x, y: jnp.where(this, x, y), one, other)
 
 
 def _off_the_path(goal, z, w):
@@ -214,7 +246,7 @@ def _search(problem: Problem, start: Vec, tolerance: float, most_iterations: int
         follow = jnp.where(keep_newton, by_newton, on_path)
         center = jnp.where(solved, r, at.center)
         return _Search(
-            point=jax.tree.map(lambda fresh, old: jnp.where(anew, fresh, old), first, progress.point),
+            point=_either(anew, first, progress.point),
             r=jnp.where(anew, center, follow),
             center=center,
             rho=jnp.where(solved, HARDER * at.rho, jnp.where(failed, easier, at.rho)),

@@ -123,12 +123,17 @@ def drag(directions, beta, beta_slack, gamma, gamma_slack) -> Drag:
 
 
 def _softened(C, weight, spread):
-    """1 / (1 + C) of C = sum(weight spread spread'), its determinant by Cauchy and Binet's sum of squares."""
+    """1 / (1 + C) of C = sum(weight spread spread').
+
+    The determinant of C is the squared area between its two columns of sqrt(weight) spread, the second less its part
+    along the first: differences of entries of C would lose it where one spread has nearly all of the weight.
+    """
     if C.shape[1] == 1:
         return 1 / (1 + C)
-    one, other = np.triu_indices(spread.shape[1], 1)
-    turn = spread[:, one, 0] * spread[:, other, 1] - spread[:, one, 1] * spread[:, other, 0]
-    determinant = 1 + C[:, 0, 0] + C[:, 1, 1] + jnp.sum(weight[:, one] * weight[:, other] * turn**2, axis=1)
+    first, second = (jnp.sqrt(weight) * spread[:, :, k] for k in range(2))
+    along = C[:, 0, 1] / jnp.where(C[:, 0, 0] > 0, C[:, 0, 0], jnp.ones_like(C[:, 0, 0]))
+    area = C[:, 0, 0] * jnp.sum((second - along[:, None] * first) ** 2, axis=1)
+    determinant = 1 + C[:, 0, 0] + C[:, 1, 1] + area
     adjoint = jnp.stack([1 + C[:, 1, 1], -C[:, 0, 1], -C[:, 1, 0], 1 + C[:, 0, 0]], axis=1).reshape(-1, 2, 2)
     return adjoint / determinant[:, None, None]
 

@@ -16,14 +16,15 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact import interior
-from knuckle.contact.impulse import Impulse
+from knuckle.contact.impulse import Impulse, each_contact
 from knuckle.contact.interior_problem import Problem
 from knuckle.contact.interior_pyramid import allowed, corners, to_mode_change
 from knuckle.contact.laws import Between, Bounded, Coulomb, Law, slopes_by_jacobian
-from knuckle.contact.resolve import Scene
-from knuckle.contact.rows import response
-from knuckle.contact.search import Solution
-from knuckle.contact.system import Laws, System, Vec, block_scales, residual, velocity
+from knuckle.contact.resolve import Push, Scene, Time
+from knuckle.contact.rows import effective_inverse_mass, inverse_masses, response
+from knuckle.contact.search import Solution, search
+from knuckle.contact.system import Laws, System, Vec
+from knuckle.dynamics.aba import factor_mass_matrix
 from knuckle.model.model import Model
 
 IDLE = 1e-13  # of a row's diagonal of A: what keeps the two sides of a limit from pushing against each other
@@ -34,12 +35,14 @@ class Polygon(Coulomb):
     """Coulomb's law with a regular polygon in place of the cone's circle."""
 
     directions: int = eqx.field(static=True, default=4)
+    work: Float[Array, " row"] | None = None  # impulse * velocity where they are relaxed, of all rows of a system [J]
 
     def imbalance(self, r, u, scale):
         return scale[:, None] * r - _lawful(scale[:, None] * r - u, self.friction, self.directions)
 
     def slopes(self, r, u, scale):
-        return slopes_by_jacobian(self, r, u, scale)
+        hard = Polygon(self.friction, self.tangents, self.directions)
+        return slopes_by_jacobian(hard, r, u, scale)
 
     def error(self, r, u, scale):
         return self.imbalance(r, u, scale)
@@ -60,7 +63,11 @@ def _lawful(aim: Float[Array, "contact axis"], friction, directions: int) -> Flo
 
 
 class InteriorPoint(Impulse):
-    """Rigid contact with a friction pyramid of `directions` corners, by a primal-dual interior-point method."""
+    """Rigid contact with a friction pyramid of `directions` corners, by a primal-dual interior-point method.
+
+    What that leaves unsolved (few stacks) goes to the search of `Impulse`, with as many iterations of its own.
+    Limits and joint friction are relaxed too, over the mean of the contacts' `smoothing`.
+    """
 
     directions: int = eqx.field(static=True, default=4)  # in a model that moves in a plane: 2
 
@@ -74,13 +81,30 @@ class InteriorPoint(Impulse):
     def soft_law(self, model: Model, friction: Float[Array, " near"], scene: Scene) -> Law | None:
         return None  # the interior point method relaxes the law itself
 
+    def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
+        push = super().push(model, heavy, scene, qd, v_free, dt)
+        if self.smoothing is None:
+            return push
+        work = self._work(model, heavy, scene)
+        return push._replace(law=eqx.tree_at(lambda law: law.work, push.law, work, is_leaf=lambda x: x is None))
+
+    def _work(self, model: Model, heavy: Model, scene: Scene) -> Vec:
+        """(smoothing / 2)^2 over the inverse mass that each row meets, with derivative [J]."""
+        width = jnp.asarray(self.smoothing, scene.frame.dtype)
+        contact = scene.near.pick((each_contact(width, scene) / 2) ** 2 / inverse_masses(model, scene.contacts))
+        factor = factor_mass_matrix(heavy, scene.body.axes, scene.body.inertia)
+        A = effective_inverse_mass(heavy.topology.dofs, factor, scene.J_joint)
+        joint = (jnp.mean(width) / 2) ** 2 / jnp.diagonal(A)
+        return jnp.concatenate([jnp.repeat(contact, scene.frame.shape[1]), joint])
+
     def solve(self, system: System, start: Vec) -> Solution:
         found = self._interior(jax.lax.stop_gradient(system), jax.lax.stop_gradient(start))
         if self.smoothing is not None and self.smooth == "both":
             return found
-        scales = block_scales(system.A, system.laws)
-        error = residual(system.laws, found.impulse, velocity(system, found.impulse), scales)
-        return found._replace(residual=error, converged=found.converged & (error <= self.tolerance))
+        last = search(system, found.impulse, tolerance=self.tolerance, most_iterations=self.most_iterations)
+        relaxed_too = last.converged & found.converged
+        solved = last.converged if self.smoothing is None else relaxed_too
+        return last._replace(converged=solved, iterations=found.iterations + last.iterations)
 
     def with_derivative(self, dofs, laws: Laws, u: Vec, v: Vec, r: Vec, A, factor, J) -> tuple[Vec, Vec]:
         """The search's own rule for a problem whose b moves as u does at fixed r."""
@@ -96,15 +120,15 @@ class InteriorPoint(Impulse):
         if not start.size:
             return interior.nothing(system.b)
         lift = jnp.asarray(_lift(system.laws), system.b.dtype)
-        problem = _as_problem(system, lift)
+        problem, law = _as_problem(system, lift), _parts(system.laws).contact
         found = interior.solve(
             problem,
             _split_limits(system.laws, start, lift),
             tolerance=self.tolerance,
             most_iterations=self.most_iterations,
-            directions=_parts(system.laws).contact.directions,
-            smoothing=0.0 if self.smoothing is None else self.smoothing,
+            directions=law.directions,
             smooth_value=self.smooth == "both",
+            work=None if law.work is None else spatial.apply_transpose(jnp.abs(lift), law.work),
         )
         return found._replace(impulse=spatial.apply(lift, found.impulse))
 

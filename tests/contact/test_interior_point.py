@@ -1,5 +1,6 @@
 """`InteriorPoint` in the step: beside `Impulse`, with constraints, and its derivative."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,3 +64,42 @@ def test_smoothing_gives_a_gradient_before_the_touch(smooth):
         h = 1e-6
         around = [float(kn.native.jit(lambda h: speed(h, soft))(1e-3 + d)) for d in (h, -h)]
         assert float(slope) == pytest.approx((around[0] - around[1]) / (2 * h), rel=1e-5)
+
+
+def masses_and_pushes(model, q, qd):
+    """Velocities after a relaxed step, by relative changes of masses, friction of joints and width of smoothing."""
+    links = len(model.link_names)
+
+    def velocity(x):
+        q_change, qd_change, by_mass, by_rest = jnp.split(x, np.cumsum([model.nv, model.nv, links]))
+        changed = eqx.tree_at(
+            lambda m: (m.inertia.mass, m.friction),
+            model,
+            (model.inertia.mass * (1 + by_mass), model.friction * (1 + by_rest[0])),
+        )
+        width, friction = 0.1 * (1 + by_rest[1]), 0.5 * (1 + by_rest[2])
+        contact = InteriorPoint(smoothing=width, friction=friction, tolerance=1e-12)
+        state = kn.State(kn.retract(model, q, q_change), qd + qd_change)
+        return kn.step(changed, state, dt=2e-3, contact=contact).qd
+
+    return velocity, np.zeros(2 * model.nv + links + 3)
+
+
+RELAXED = {
+    "planar chain": (planar_chain, np.array([0.0, 0.349, -0.6, 0.0]), np.array([0.3, 1.0, -0.4, 0.0])),
+    "box": (lambda: boxes(1), pose([0, 0, 0.5]), np.array([0.5, 0.2, -0.3, 0.1, -0.2, 0.3])),
+}
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_the_derivative_of_the_relaxed_step_is_its_own(name):
+    """By state, masses, joint friction, width and friction of contacts: beside limits, ties and dry friction too."""
+    build, q, qd = RELAXED[name]
+    velocity, x = masses_and_pushes(build(), q, qd)
+    at, slopes = kn.native.jit(velocity), kn.native.jit(jax.jacfwd(velocity))
+    exact = slopes(x)
+    steps = np.where(np.arange(len(x)) < len(qd), 1e-8, 1e-6)  # gaps count as closed within micrometres
+    numeric = [(np.asarray(at(h)) - np.asarray(at(-h))) / (2 * h.max()) for h in np.diag(steps)]
+    for k, column in enumerate(numeric):
+        noise = 1e-12 / steps[k]  # velocities are solved to 1e-12 m/s
+        np.testing.assert_allclose(exact[:, k], column, atol=1e-5 * np.abs(column).max() + noise, err_msg=f"column {k}")
