@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "knuckle"
 
 PHYSICS = ("taps", "spatial", "tree", "model", "robots", "kinematics", "dynamics", "contact", "constraints", "forces")
 STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
-ABOVE = ("neural", "sysid", "control", "envs", "layers", "viewer", "cli")
+ABOVE = ("neural", "hybrid", "sysid", "control", "envs", "layers", "viewer", "cli")
 ORDER = ("native", "optim", *PHYSICS, *STEPPING, *ABOVE)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {"native": (), "optim": (), "neural": ("taps",)}
 WHOLE = "knuckle"
