@@ -124,3 +124,12 @@ def test_errors_of_contact_fall_with_the_step():
         assert errors[-1] < errors[0] / 30, (scene, part, errors)
     finest = {row["scene"]: row["value"] for row in rows if row["solver"] == "MuJoCo"}
     assert finest["block"] < 1e-4 and finest["ball"] < 1e-2  # the same block stops at the same place
+
+
+def test_joint_friction_is_learned_by_a_network_inside_the_pendulum():
+    """After 25 iterations the log is fitted to about its noise, and a swing never seen is predicted ten times better."""
+    friction = importlib.import_module("joint_friction")
+    found = friction.summary(friction.main(["--quick"]))
+    assert found["fit"] < 1.2 * friction.NOISE
+    assert found["after"] < 0.1 * found["before"]
+    assert found["friction_misfit"] < 0.3
