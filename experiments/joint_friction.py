@@ -3,8 +3,9 @@
 The log is simulated by a pendulum whose joints rub: smooth Coulomb friction and damping, other at each joint, of which
 the model knows nothing. A network per joint, from its speed to a force, sits at the tap "joint/force"; L-BFGS trains
 both on 3 s of noisy angles by the gradient through the roll-out. Another swing, from a start that was never seen, is
-then predicted, and what the networks learned is held against the true friction. Run:
-python experiments/joint_friction.py [--quick]. Writes table and numbers to experiments/results and the picture to docs/images (with --quick nothing).
+then predicted, and what the networks learned is held against the true friction.
+Run: python experiments/joint_friction.py [--quick]. Writes table and numbers to experiments/results and the picture to
+docs/images (with --quick nothing).
 """
 
 from __future__ import annotations

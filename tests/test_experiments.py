@@ -127,7 +127,7 @@ def test_errors_of_contact_fall_with_the_step():
 
 
 def test_joint_friction_is_learned_by_a_network_inside_the_pendulum():
-    """After 25 iterations the log is fitted to about its noise, and a swing never seen is predicted ten times better."""
+    """After 25 iterations the log is fitted to about its noise, and a swing never seen ten times better than before."""
     friction = importlib.import_module("joint_friction")
     found = friction.summary(friction.main(["--quick"]))
     assert found["fit"] < 1.2 * friction.NOISE
