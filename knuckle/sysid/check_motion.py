@@ -21,6 +21,8 @@ AGREES = 0.9  # correlation from which on a scale is believed
 FOREIGN = 0.5  # correlation below which a velocity is none of this joint
 LATE = 1.5  # samples from which on an offset is reported
 BETTER = 0.7  # an offset must leave less than this share of the residual
+UNEXPLAINED = 0.1  # share of the torques' variance that the motion may leave unexplained
+PLENTY = 15  # samples per column of the regression
 MANY_TURNS = 20 * np.pi  # an angle beyond this may be in degrees
 MOST_OFFSET = 0.2  # of torques [s]
 
@@ -208,7 +210,7 @@ def _torque_offset(draft: Draft, channel: str) -> tuple[float, float, float] | N
     dt, signals = spaced
     basis = _basis(np.array(signals[: len(joints)]), dt)
     most = int(min(round(MOST_OFFSET / dt), 80, (len(basis) - 3 * basis.shape[1]) // 4))
-    if most < 3:
+    if most < 3 or len(basis) < PLENTY * basis.shape[1]:
         return None
     inner = slice(most, len(basis) - most)
     base, _ = np.linalg.qr(basis[inner])
@@ -222,7 +224,7 @@ def _torque_offset(draft: Draft, channel: str) -> tuple[float, float, float] | N
     best = int(np.argmin(rest))
     share = rest[best] / max(rest[most], 1e-300)
     inside = 0 < best < len(lags) - 1
-    if not (inside and abs(lags[best]) > LATE and share < BETTER and rest[best] < 0.5):
+    if not (inside and abs(lags[best]) > LATE and share < BETTER and rest[best] < UNEXPLAINED):
         return None
     return float(lags[best] * dt), float(lags[best]), float(share)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from knuckle.sysid.recording import gaps
 
-MOST_SAMPLES = 8000
+MOST_SAMPLES = 4000
 LONGEST_LAG = 0.3  # [s]
 MOST_LAGS = 150
 WINDOW = 0.05  # increments are taken over this time [s]
