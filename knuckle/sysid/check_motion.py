@@ -24,7 +24,7 @@ BETTER = 0.7  # an offset must leave less than this share of the residual
 UNEXPLAINED = 0.1  # share of the torques' variance that the motion may leave unexplained
 PLENTY = 15  # samples per column of the regression
 MANY_TURNS = 20 * np.pi  # an angle beyond this may be in degrees
-MOST_OFFSET = 0.2  # of torques [s]
+MOST_OFFSET = 0.1  # of torques [s]
 
 
 def pairs(draft: Draft) -> list[tuple[int, int]]:
