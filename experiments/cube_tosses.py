@@ -29,7 +29,7 @@ from scipy.spatial.transform import Rotation
 
 import knuckle as kn
 from knuckle import native
-from knuckle.contact import Compliant, Impulse
+from knuckle.contact import Compliant, Impulse, InteriorPoint
 
 RESULTS = Path(__file__).parent / "results"
 RATE, HALF, MASS, MOMENT, GRAVITY = 148.0, 0.0524, 0.37, 8.1e-4, 9.81  # as published
@@ -167,6 +167,7 @@ ENGINES = (
     Engine("Compliant", SPRINGY, Compliant),
     Engine("Compliant(substeps=8)", SPRINGY, lambda **x: Compliant(substeps=8, **x)),
     Engine("Impulse", RIGID, Impulse),
+    Engine("InteriorPoint", RIGID, InteriorPoint),
     Engine(MUJOCO, SOFT),
 )
 
