@@ -223,8 +223,8 @@ class ContactModel(eqx.Module):
     def _blended(self, model: Model, scene: Scene, push: Push, v_free: Vec, newton, plastic) -> Blend:
         """Impulses and velocities between Newton's and those of a plastic blow, without a gain of energy."""
         still = push._replace(aim=jnp.zeros_like(push.aim))
-        blows = (Blow(r, v, self._velocities(model, scene, still, v)) for r, v in (newton, plastic))
-        return without_gain(*blows, self._velocities(model, scene, still, v_free))
+        hard, soft = (Blow(r, v, self._velocities(model, scene, still, v)) for r, v in (newton, plastic))
+        return without_gain(hard, soft, self._velocities(model, scene, still, v_free))
 
     def scene(self, model: Model, body: Articulation, q: Vec, taps: Taps = PLAIN) -> Scene:
         """Contacts and constraints at coordinates q."""
