@@ -23,7 +23,7 @@ from knuckle.neural.networks import MLP, checked_activation, checked_input, chec
 from knuckle.neural.recurrent import Recurrent
 from knuckle.neural.registry import Network, as_type_of, register
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 
 
 @register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Coordinates:
     def _gathered(self, vector, parts, plain_from, plain_to, places):
         return vector if not parts else self._ordered(vector[plain_from], parts, plain_to, places)
 
-    def _ordered(self, plain: Vec, parts: list[Vec], plain_to: np.ndarray, places: list[int]) -> Vec:
+    def _ordered(self, plain: Vec, parts: Sequence[Vec], plain_to: np.ndarray, places: list[int]) -> Vec:
         """Plain entries and parts that start at `places`, each where it belongs."""
         at = [plain_to, *(place + np.arange(len(part)) for place, part in zip(places, parts, strict=True))]
         return jnp.concatenate([plain, *parts])[np.argsort(np.concatenate(at))]

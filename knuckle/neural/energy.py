@@ -14,7 +14,7 @@ from knuckle.neural.coordinates import Coordinates
 from knuckle.neural.networks import MLP
 from knuckle.neural.registry import as_type_of
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 Structure = Literal["full", "diagonal"]
 
 

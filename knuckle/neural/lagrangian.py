@@ -21,6 +21,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from knuckle.neural.coordinates import Coordinates
@@ -28,7 +29,7 @@ from knuckle.neural.energy import positive
 from knuckle.neural.networks import MLP, checked_activation, checked_input, checked_sizes
 from knuckle.neural.registry import Network, as_type_of, register
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 
 
 @register

@@ -77,14 +77,14 @@ class MLP(Network):
     def starts_at_zero(self) -> bool:
         return self.zero_last and self.last_activation not in POSITIVE_AT_ZERO
 
-    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+    def __call__(self, x: Float[Array | np.ndarray, " in"]) -> Float[Array, " out"]:
         x = checked_input(self, x, self.sizes[0])
         weights, biases, shift = as_type_of(x, (self.weights, self.biases, self.shift))
         x = x if shift is None else x + shift
         names = [self.activation] * (len(weights) - 1) + [self.last_activation]
         for weight, offset, name in zip(weights, biases, names, strict=True):
             x = ACTIVATIONS[name](weight @ x if offset is None else weight @ x + offset)
-        return x
+        return jnp.asarray(x)
 
 
 @register
@@ -105,7 +105,7 @@ class Linear(Network):
 
     starts_at_zero = True
 
-    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+    def __call__(self, x: Float[Array | np.ndarray, " in"]) -> Float[Array, " out"]:
         x = checked_input(self, x, self.inputs)
         weight, offset = as_type_of(x, (self.weight, self.offset))
         return weight @ x if offset is None else weight @ x + offset
@@ -157,7 +157,7 @@ class Polynomial(Network):
                 found += [(i,) * degree for i in columns]
         return tuple(found)
 
-    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+    def __call__(self, x: Float[Array | np.ndarray, " in"]) -> Float[Array, " out"]:
         x = checked_input(self, x, self.inputs)
         values: dict[tuple[int, ...], Array] = {(): jnp.ones((), x.dtype)}
         for term in self.terms:

@@ -78,7 +78,7 @@ class PairForces(Network):
 
         return make(key) if self.shared else each(len(self.pairs), make, key)
 
-    def __call__(self, x: Float[Array, " n"]) -> Float[Array, " m"]:
+    def __call__(self, x: Float[Array | np.ndarray, " n"]) -> Float[Array, " m"]:
         direction, r, rate = self._approach(x)
         force = self._conservative(r)
         if self.pull is not None and self.law == "free":
@@ -88,12 +88,12 @@ class PairForces(Network):
         on_links = self._signs(r.dtype) @ (force[:, None] * direction)
         return jnp.concatenate([jnp.zeros_like(on_links), on_links], axis=1).reshape(-1)
 
-    def potential(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+    def potential(self, x: Float[Array | np.ndarray, " n"]) -> Float[Array, ""]:
         """U of all pairs [J] at the network's input: positions, then velocities of links."""
         _, r, _ = self._approach(x)
         return jnp.zeros((), r.dtype) if self.stored is None else jnp.sum(self._of_pairs(self.stored, r))
 
-    def dissipation(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+    def dissipation(self, x: Float[Array | np.ndarray, " n"]) -> Float[Array, ""]:
         """-g d^2 r'^2 of all pairs [W], never positive; of a free law there is none to tell."""
         if self.law == "free":
             raise ValueError("PairForces: a free law has no dissipation of its own; law='passive' has")

@@ -13,6 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from knuckle.neural.coordinates import Coordinates
@@ -20,7 +21,7 @@ from knuckle.neural.energy import Damping, Potential
 from knuckle.neural.networks import checked_activation, checked_input, checked_sizes
 from knuckle.neural.registry import Network, register
 
-Vec = Float[Array, " n"]
+Vec = Float[Array | np.ndarray, " n"]
 HIDDEN = (16, 16)
 
 

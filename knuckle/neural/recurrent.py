@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from knuckle.neural.networks import MLP, checked_input, checked_sizes
@@ -50,7 +51,7 @@ class Recurrent(Network):
         zero = jnp.zeros(self.width, self.head.weights[0].dtype)
         return (zero, zero) if self.cell == "lstm" else zero
 
-    def __call__(self, x: Float[Array, " in"], state: Any) -> tuple[Float[Array, " out"], Any]:
+    def __call__(self, x: Float[Array | np.ndarray, " in"], state: Any) -> tuple[Float[Array, " out"], Any]:
         x = checked_input(self, x, self.inputs)
         core, before = as_type_of(x, (self.core, state))
         after = core(jnp.concatenate([x, before])) if self.cell == "vanilla" else core(x, before)

@@ -108,6 +108,6 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def as_type_of(x: Array, arrays: Any) -> Any:
+def as_type_of(x: Array | np.ndarray, arrays: Any) -> Any:
     """Weights in the floating type of the input: networks made in single precision work in a double one too."""
     return jax.tree.map(lambda leaf: leaf.astype(x.dtype), arrays)

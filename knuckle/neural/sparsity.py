@@ -48,7 +48,7 @@ def lasso(networks: Any) -> Float[Array, ""]:
     return _sum(jnp.sum(jnp.abs(_first(n))) for n in _networks(networks))
 
 
-def contribution(blueprint: Blueprint, values: Mapping[str, Array]) -> Float[Array, ""]:
+def contribution(blueprint: Blueprint, values: Mapping[str, Array | np.ndarray]) -> Float[Array, ""]:
     """Mean square of what the networks give, over samples of every tap that they read and act on (`kn.tap_values`).
 
     `values`: for each name an array with a first axis of samples. Recurrent networks begin anew at each.
@@ -91,9 +91,11 @@ def prune(networks: Anything) -> Anything:
 
     def cut(network):
         living = jnp.any(_alive(network), axis=-1)
-        return jax.tree.map(
-            lambda leaf: leaf * living.reshape(*living.shape, *[1] * (leaf.ndim - living.ndim)), network
-        )
+
+        def kept(leaf):
+            return leaf * living.reshape(*living.shape, *[1] * (leaf.ndim - living.ndim)).astype(leaf.dtype)
+
+        return jax.tree.map(kept, network)
 
     return _mapped(networks, cut)
 
