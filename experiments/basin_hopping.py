@@ -29,7 +29,7 @@ from knuckle import native, optim
 RESULTS = Path(__file__).parent / "results"
 TRUTH, LOWER, UPPER = np.array([3.0, 4.0]), 0.1, 10.0
 DT, GRIDS = 1 / 60, {50: 0.1, 300: 0.2}  # steps of the recording, distance of starts [m]
-SEARCHES, PER_ROUND, SEED, NEAR = 64, 4, 0, 1e-3
+SEARCHES, PER_ROUND, NEAR = 64, 4, 1e-3
 LOCAL, DESCENT = optim.LevenbergMarquardt(), optim.LBFGSB()
 METHODS = {"lbfgs": "L-BFGS-B", "local": "Levenberg-Marquardt", "hopping": "parallel basin hopping"}
 
@@ -76,13 +76,13 @@ class Ready:
         return self.problem
 
 
-def work(problem: optim.LeastSquares, payload: tuple[str, np.ndarray], seconds: float | None) -> dict:
-    """One search from one start."""
-    method, start = payload
+def work(problem: optim.LeastSquares, payload: tuple[str, np.ndarray, int], seconds: float | None) -> dict:
+    """One search from one start; hops are of another seed at every start."""
+    method, start, seed = payload
     began = time.process_time()
     if method == "hopping":
         limits = {"searches": SEARCHES, "per_round": PER_ROUND, "target": 1e-16}
-        result = optim.basin_hopping(Ready(problem), start, local=LOCAL, seed=SEED, **limits)
+        result = optim.basin_hopping(Ready(problem), start, local=LOCAL, seed=seed, **limits)
         assert result.searches is not None
         count = len(result.searches)
     else:
@@ -104,11 +104,11 @@ def measure(workers: int, steps: int, step: float) -> dict:
     """All methods from all starts of a grid."""
     starts, maps, seconds = grid(step), {}, {}
     with optim.opened(workers, partial(build, steps), work) as team:
-        for _ in team.run([("local", np.array([8.0, 4.0]))] * 2 * max(workers, 1)):
+        for _ in team.run([("local", np.array([8.0, 4.0]), 0)] * 2 * max(workers, 1)):
             pass  # workers start, load JAX and compile
         for name in METHODS:
             began = time.perf_counter()
-            rows = dict(team.run([(name, start) for start in starts]))
+            rows = dict(team.run([(name, start, i) for i, start in enumerate(starts)]))
             seconds[name] = time.perf_counter() - began
             failed = [outcome.failure for outcome in rows.values() if outcome.failure]
             if failed:
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict]:
 
 
 def compact(found: list[dict]) -> list[dict]:
-    """Maps as lists of distances [m] and numbers of searches, in the order of the grid: the lower length changes first."""
+    """Maps as lists of distances [m] and of numbers of searches, in the order of the grid (the lower length first)."""
 
     def columns(rows: list[dict]) -> dict:
         return {

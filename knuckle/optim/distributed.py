@@ -28,12 +28,16 @@ from knuckle.optim.workers import (
     time_left,
 )
 
+NODE_TRIES = 5  # how often a task is handed out when nodes die: it may go to one that is not yet known to be dead
 _built: dict[str, tuple[Any, Work]] = {}  # in a worker process of Ray: the job that it was given last
 
 
 @dataclass(frozen=True)
 class Ray:
-    """A Ray cluster: its address ("auto" for the one of this machine, None to start one here)."""
+    """A Ray cluster: its address ("auto" for the one of this machine, None to start one here).
+
+    A process that has called ray.init already stays with the cluster it is connected to.
+    """
 
     address: str | None = "auto"
     cpus: float = 1.0  # that a task takes
@@ -98,10 +102,10 @@ class RayWorkers:
             errors.OutOfMemoryError,
         ) as error:
             tries[task] += 1
-            if tries[task] < TRIES:
+            if tries[task] < (NODE_TRIES if isinstance(error, errors.NodeDiedError) else TRIES):
                 waiting.appendleft(task)
                 return
-            outcome = Outcome(failure=f"the worker died {TRIES} times over this task: {error}")
+            outcome = Outcome(failure=f"the worker died {tries[task]} times over this task: {error}")
         yield task, outcome
 
     def close(self) -> None:

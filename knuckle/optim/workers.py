@@ -235,7 +235,7 @@ def _serve(connection: Connection, job: bytes, double: bool) -> None:
             outcome = attempt(work, problem, payload, seconds)
             try:
                 connection.send(outcome)
-            except (AttributeError, TypeError, ValueError) as error:
+            except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
                 connection.send(Outcome(failure=f"the outcome of a task cannot be sent back: {error}"))
 
 
