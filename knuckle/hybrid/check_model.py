@@ -145,11 +145,11 @@ def _check_equalities(equalities: Equalities, t: Topology) -> None:
 def _check_geometry(geometry: Geometry) -> None:
     for number, (kind, mesh) in enumerate(zip(geometry.kind, geometry.mesh, strict=True)):
         place = f"model/geometry/{number}"
+        if mesh is None and kind in ("mesh", "polygon", "points"):
+            _fail(place, f"a {kind} needs vertices")
         if not np.all(np.asarray(geometry.size)[number, : SIZES[kind]]):
             _fail(place, f"the sizes of a {kind} must not be zero")
         if mesh is None:
-            if kind in ("mesh", "polygon", "points"):
-                _fail(place, f"a {kind} needs vertices")
             continue
         if not len(mesh.vertices) or not np.all(np.isfinite(mesh.vertices)):
             _fail(place, "expected vertices of finite numbers")

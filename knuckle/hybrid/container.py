@@ -32,8 +32,14 @@ class HybridFileError(ValueError):
     """A file that is damaged, of another kind or newer, or that holds what no model can have: says where."""
 
     def __init__(self, path: str | Path, place: str, message: str):
-        super().__init__(f"{path}: {place}: {message}")
-        self.path, self.place = Path(path), place
+        self.path, self.place = Path(path), _shown(place, 200)
+        super().__init__(f"{path}: {self.place}: {_shown(message, 1000)}")
+
+
+def _shown(text: str, most: int) -> str:
+    """Text of a file that may be shown on a terminal."""
+    text = text if len(text) <= most else text[:most] + "..."
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 class Members:

@@ -18,7 +18,7 @@ from knuckle.hybrid.arrays import Arrays
 from knuckle.hybrid.blueprints import check_rows, decoded_blueprint, encoded_blueprint
 from knuckle.hybrid.check_model import check_model, sizes_of
 from knuckle.hybrid.container import HybridFileError, Members, packed, read_bytes, unpacked, write_whole
-from knuckle.hybrid.fields import decoded_fields, encoded_fields
+from knuckle.hybrid.fields import decoded, decoded_fields, encoded_fields
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, Integrator, SemiImplicitEuler
 from knuckle.model.model import Model, State
 from knuckle.simulate import Trajectory, rollout, step
@@ -168,12 +168,11 @@ def _decoded(members: Members, like: Blueprint | None) -> Hybrid:
         "integrator": _decoded_choice(node["integrator"], "integrator", INTEGRATORS, members),
     }
     members.finish()
-    if node["dt"] is not None and type(node["dt"]) not in (int, float):
-        members.fail("dt", f"expected a number [s], got {node['dt']!r:.200}")
+    dt = decoded(float | None, node["dt"], "dt", members)
     try:
-        hybrid = Hybrid(**parts, dt=node["dt"], notes=node["notes"])
+        hybrid = Hybrid(**parts, dt=dt, notes=node["notes"])
         _check(hybrid)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         place, _, message = str(error).partition(": ")
         raise HybridFileError(members.path, place, message) from error
     return hybrid
