@@ -28,6 +28,7 @@ from knuckle.dynamics.aba import factor_mass_matrix
 from knuckle.model.model import Model
 
 IDLE = 1e-13  # of a row's diagonal of A: what keeps the two sides of a limit from pushing against each other
+PATIENCE = 3  # iterations of the search that takes over, over those of the interior point
 FARTHEST = 1e3  # a gap closes no row that is this many times farther than anything moves
 
 
@@ -65,7 +66,7 @@ def _lawful(aim: Float[Array, "contact axis"], friction, directions: int) -> Flo
 class InteriorPoint(Impulse):
     """Rigid contact with a friction pyramid of `directions` corners, by a primal-dual interior-point method.
 
-    What that leaves unsolved (few stacks) goes to the search of `Impulse`, with as many iterations of its own.
+    What that leaves unsolved (few stacks) goes to the search of `Impulse`, with iterations of its own.
     Limits and joint friction are relaxed too, over the mean of the contacts' `smoothing`.
     """
 
@@ -101,7 +102,8 @@ class InteriorPoint(Impulse):
         found = self._interior(jax.lax.stop_gradient(system), jax.lax.stop_gradient(start))
         if self.smoothing is not None and self.smooth == "both":
             return found
-        last = search(system, found.impulse, tolerance=self.tolerance, most_iterations=self.most_iterations)
+        most = PATIENCE * self.most_iterations
+        last = search(system, found.impulse, tolerance=self.tolerance, most_iterations=most)
         relaxed_too = last.converged & found.converged
         solved = last.converged if self.smoothing is None else relaxed_too
         return last._replace(converged=solved, iterations=found.iterations + last.iterations)
