@@ -38,7 +38,8 @@ def test_ray_gives_the_same_result_as_this_process(cluster):
 
 def test_a_worker_that_dies_costs_one_more_try_and_a_deadly_task_is_recorded(cluster, tmp_path):
     once, always = tmp_path / "once", tmp_path / "always"
-    once.mkdir(), always.mkdir()
+    once.mkdir()
+    always.mkdir()
     with opened(Ray(cluster.address), Deadly(str(once), deaths=1), value_at) as team:
         done = dict(team.run(POINTS))
     assert [done[i].value for i in range(4)] == EXACT and len(list(once.iterdir())) == 1
