@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from knuckle import native
@@ -120,6 +120,7 @@ def test_error_is_at_most_four_times_that_of_xla(program, x):
     exact = run_exactly(program, x)
     theirs = jax.jit(function)
     neighbours = [x] + [x * (1 + np.array(s) * 2.0**-52) for s in ([1, 1, 1], [-1, -1, -1], [1, -1, 1], [-1, 1, -1])]
+    assume(all(np.isfinite(theirs(n)).all() for n in neighbours))  # beyond the range of doubles there is no error
     xla = max(worst_error(theirs(n), run_exactly(program, n)) for n in neighbours)
     moved = max(worst_error([float(v) for v in run_exactly(program, n)], exact) for n in neighbours)
     smallest = mpmath.mpf(2) ** -1060  # results among the subnormal numbers
