@@ -2,6 +2,8 @@
 
 from knuckle.sysid.files import load_saved, save
 from knuckle.sysid.findings import Finding, RecordingError, Report
+from knuckle.sysid.fit import Fit, fit
+from knuckle.sysid.parameters import Prior
 from knuckle.sysid.readers import Recordings, read_recordings
 from knuckle.sysid.recording import Channel, Recording
 from knuckle.sysid.split import resample, segments, shift, split
@@ -9,10 +11,13 @@ from knuckle.sysid.split import resample, segments, shift, split
 __all__ = [
     "Channel",
     "Finding",
+    "Fit",
+    "Prior",
     "Recording",
     "RecordingError",
     "Recordings",
     "Report",
+    "fit",
     "load_saved",
     "read_recordings",
     "resample",

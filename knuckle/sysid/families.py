@@ -1,0 +1,115 @@
+"""What of a model can be fitted, under which names, and how each stays physically possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle.model.model import Model
+
+Kind = Literal["positive", "zero or more", "any", "moments"]
+ROWS, COLUMNS = np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])
+FLAT = 1e-4  # share of its size that a body without thickness gets, so that its moments can be fitted
+
+
+class Family(NamedTuple):
+    """Parameters of one sort: one for each link, joint or actuator."""
+
+    owner: Literal["link", "joint", "dof", "actuator", "world", "contact"]
+    find: Callable[[Any], Any]  # the array in a model, or the value in a contact model
+    unit: str
+    kind: Kind
+    spread: float  # typical size of an unknown change: relative (positive, moments), else in units of `scale`
+    scale: float  # typical size where the value itself is zero
+
+
+FAMILIES = {
+    "mass": Family("link", lambda m: m.inertia.mass, "kg", "positive", 1.0, 1.0),
+    "com": Family("link", lambda m: m.inertia.com, "m", "any", 1.0, 0.1),
+    "inertia": Family("link", lambda m: m.inertia.moment, "kg m^2", "moments", 1.0, 1.0),
+    "placement": Family("joint", lambda m: m.position, "m", "any", 1.0, 0.1),
+    "damping": Family("dof", lambda m: m.damping, "N m s/rad or N s/m", "zero or more", 10.0, 0.1),
+    "friction": Family("dof", lambda m: m.friction, "N m or N", "zero or more", 10.0, 0.1),
+    "stiffness": Family("dof", lambda m: m.stiffness, "N m/rad or N/m", "zero or more", 10.0, 1.0),
+    "armature": Family("dof", lambda m: m.armature, "kg m^2 or kg", "zero or more", 10.0, 0.01),
+    "gain": Family("actuator", lambda m: m.actuators.gain, "of the actuator", "positive", 1.0, 1.0),
+    "gravity": Family("world", lambda m: m.gravity, "m/s^2", "any", 1.0, 0.1),
+}
+CONTACT_FAMILIES = {
+    "friction": Family("contact", lambda c: c.friction, "1", "zero or more", 10.0, 0.5),
+    "restitution": Family("contact", lambda c: c.restitution, "1", "zero or more", 2.0, 0.5),
+    "stiffness": Family("contact", lambda c: c.stiffness, "N/m^p", "positive", 3.0, 1e5),
+    "dissipation": Family("contact", lambda c: c.dissipation, "s/m", "zero or more", 10.0, 0.5),
+    "transition": Family("contact", lambda c: c.transition, "m/s", "positive", 1.0, 0.01),
+    "alpha": Family("contact", lambda c: c.alpha, "1/s", "positive", 1.0, 200.0),
+    "beta": Family("contact", lambda c: c.beta, "1/s", "positive", 1.0, 200.0),
+    "mixing": Family("contact", lambda c: c.mixing, "1", "positive", 3.0, 1e-5),
+}
+
+
+def places(model: Model, name: str, family: Family) -> dict[str, Any]:
+    """Full names of a family's parameters in a model, each with where it stands in the array."""
+    topology = model.topology
+    if family.owner == "world":
+        return {f"world.{name}": slice(None)}
+    if family.owner == "link":
+        heavy = np.asarray(model.inertia.mass) > 0
+        return {f"{link}.{name}": i for i, link in enumerate(topology.link_names) if heavy[i]}
+    if family.owner == "joint":
+        return {f"{joint}.{name}": i for i, joint in enumerate(topology.joint_names)}
+    if family.owner == "actuator":
+        return {f"{actuator}.{name}": i for i, actuator in enumerate(model.actuators.names)}
+    starts, stops = topology.v_start, topology.v_stop
+    return {f"{joint}.{name}": slice(int(starts[i]), int(stops[i])) for i, joint in enumerate(topology.joint_names)}
+
+
+def to_value(kind: Kind, start: Float[np.ndarray, "..."], scale: float, z: Float[Array, " n"]) -> Float[Array, "..."]:
+    """The value at free numbers z, where z = 0 is the value that the description has."""
+    if kind == "positive":
+        return jnp.asarray(start) * jnp.exp(z.reshape(start.shape))
+    if kind == "moments":
+        return _moments_of(_factor(start), z)
+    return jnp.asarray(start) + scale * z.reshape(start.shape)
+
+
+def free_bounds(kind: Kind, start: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of the free numbers that keep a value physically possible."""
+    size = start.size
+    if kind == "zero or more":
+        return -start.reshape(-1) / scale, np.full(size, np.inf)
+    widest = np.full(size, 6.0 if kind in ("positive", "moments") else np.inf)
+    return -widest, widest
+
+
+def to_free(kind: Kind, start: np.ndarray, scale: float, value: np.ndarray) -> np.ndarray:
+    """Free numbers of a value: the inverse of `to_value`, for all kinds but moments."""
+    if kind == "positive":
+        return np.log(value / start).reshape(-1)
+    if kind == "moments":
+        raise ValueError("moments of inertia have no bounds entry by entry: give a spread")
+    return ((value - start) / scale).reshape(-1)
+
+
+def _factor(moment: np.ndarray) -> np.ndarray:
+    """Upper triangular U of Sigma = U U^T, Sigma = tr(I)/2 - I (log-Cholesky; Rucker and Wensing 2022)."""
+    xx, yy, zz, xy, xz, yz = moment
+    inertia = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    sigma = np.trace(inertia) / 2 * np.eye(3) - inertia
+    size = max(np.trace(sigma), 1e-12)
+    values, vectors = np.linalg.eigh(sigma)
+    thick = (vectors * np.maximum(values, FLAT * size)) @ vectors.T
+    turned = np.linalg.cholesky(thick[::-1, ::-1])  # lower; turned back it is upper
+    return turned[::-1, ::-1]
+
+
+def _moments_of(U: np.ndarray, z: Float[Array, " 6"]) -> Float[Array, " 6"]:
+    """Moments of Sigma = (U V)(U V)^T with V upper triangular, the exponential of z on its diagonal."""
+    V = jnp.zeros((3, 3), z.dtype).at[ROWS, COLUMNS].set(jnp.concatenate([jnp.exp(z[:3]), z[3:]]))
+    UV = jnp.asarray(U) @ V
+    sigma = UV @ UV.T
+    inertia = jnp.trace(sigma) * jnp.eye(3, dtype=z.dtype) - sigma
+    return inertia[ROWS, COLUMNS]

@@ -1,0 +1,176 @@
+"""The fit as one least-squares problem: free numbers, then where each piece of the recordings starts."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from knuckle.native import jacfwd, jit
+from knuckle.optim import LeastSquares, Smooth
+from knuckle.sysid.entries import POSE_PREFIX
+from knuckle.sysid.shooting import Simulator
+from knuckle.sysid.shots import Shots
+
+
+class Objective:
+    """Residuals of all pieces, of their continuity, and of what is known beforehand.
+
+    x holds free numbers z, then for each piece the change of its start in units of how well the start is known.
+    """
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        shots: Shots,
+        *,
+        continuity: float = 1.0,
+        fixed_starts: bool = False,
+        weight_spread: float = 1.0,
+    ):
+        self.simulator, self.shots, self.fixed_starts = simulator, shots, fixed_starts
+        self.size, self.nv = simulator.size, simulator.model.nv
+        self.continuity, self.weight_spread = continuity, weight_spread
+        self._native = jit(self._pieces)
+        self._values = jit(self._piece_values)
+        self._scalar = jit(jax.value_and_grad(self._half_squares))
+
+    @property
+    def start_size(self) -> int:
+        return 0 if self.fixed_starts else self.shots.count * 2 * self.nv
+
+    def problem(self) -> LeastSquares:
+        lower, upper = self._bounds()
+        names = (*self.labels, *(f"start {k}" for k in range(self.start_size)))
+        return LeastSquares(self, self.size + self.start_size, lower=lower, upper=upper, names=names)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        weights = self.size - self.simulator.physical
+        return (
+            *self.simulator.parameters.labels,
+            *self.simulator.instruments.labels,
+            *(f"weight {k}" for k in range(weights)),
+        )
+
+    @property
+    def prior(self) -> np.ndarray:
+        """Deviations that are expected of the free numbers."""
+        instruments = [0.02 if "delay" in label else 0.5 for label in self.simulator.instruments.labels]
+        weights = np.full(self.size - self.simulator.physical, self.weight_spread)
+        return np.concatenate([self.simulator.parameters.deviation, instruments, weights])
+
+    @property
+    def first(self) -> np.ndarray:
+        """Where a fit begins."""
+        return np.concatenate([self.simulator.first, np.zeros(self.start_size)])
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        p, free = self.simulator.parameters, np.full(self.size - self.simulator.physical + self.start_size, np.inf)
+        latest = self.shots.history * self.shots.period
+        delay = np.array(["delay" in label for label in self.simulator.instruments.labels], bool)
+        lower, upper = np.where(delay, 0.0, -np.inf), np.where(delay, latest, np.inf)
+        return np.concatenate([p.lower, lower, -free]), np.concatenate([p.upper, upper, free])
+
+    def entries(self, key: str) -> int:
+        """How many differences a channel has at each sample."""
+        if key == "q":
+            return self.nv
+        return 6 if key.startswith(POSE_PREFIX) else self.shots.measured[key].shape[-1]
+
+    def starts(self, x: np.ndarray) -> np.ndarray:
+        """Changes of the pieces' starts, in physical units."""
+        if self.fixed_starts:
+            return np.zeros((self.shots.count, 2 * self.nv))
+        return x[self.size :].reshape(self.shots.count, 2 * self.nv) * np.asarray(self.shots.known)
+
+    def __call__(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        z, starts = x[: self.size], self.starts(x)
+        y, by_z, by_start = (np.asarray(a) for a in self._native(z, starts, self.shots))
+        return self._assembled(x, y, by_z, by_start)
+
+    def piece(self, z, start, shot: Shots):
+        """Residuals of one piece, and its end beside the start of the next."""
+        return jnp.concatenate(self.simulator.residuals(z, start, shot))
+
+    def _pieces(self, z, starts, shots: Shots):
+        def of_one(args):
+            start, shot = args
+            value = self.piece(z, start, shot)
+            by_z, by_start = jacfwd(lambda z, start: self.piece(z, start, shot), (0, 1))(z, start)
+            return value, by_z, by_start
+
+        return jax.lax.map(of_one, (starts, shots))
+
+    def _piece_values(self, z, starts, shots: Shots):
+        return jax.lax.map(lambda args: self.piece(z, *args), (starts, shots))
+
+    def smooth(self) -> Smooth:
+        """The same as one number and its gradient, by reverse mode: for many weights."""
+        problem = self.problem()
+        bounds = {"lower": problem.lower, "upper": problem.upper, "names": problem.names}
+        return Smooth(lambda x: tuple(map(np.asarray, self._scalar(x, self.shots))), problem.size, **bounds)
+
+    def _half_squares(self, x, shots: Shots):
+        z, count, ends = x[: self.size], self.shots.count, 2 * self.nv
+        free = jnp.zeros((count, ends)) if self.fixed_starts else x[self.size :].reshape(count, ends)
+        starts = free * shots.known
+        y = self._piece_values(z, starts, shots)
+        following = jnp.concatenate([starts[1:], starts[:1]])
+        apart = (y[:, -ends:] - following) * shots.joined[:, None] * jnp.asarray(self._tie_weight())[None]
+        parts = [y[:, :-ends].reshape(-1), z / jnp.asarray(self.prior), x[self.size :]]
+        if not self.fixed_starts:
+            parts.append(apart.reshape(-1))
+        return 0.5 * sum(jnp.sum(part**2) for part in parts)
+
+    def values(self, x: np.ndarray) -> np.ndarray:
+        """Weighed residuals of each piece, without their derivative."""
+        return np.asarray(self._values(x[: self.size], self.starts(x), self.shots))[:, : -2 * self.nv]
+
+    def _assembled(self, x, y, by_z, by_start) -> tuple[np.ndarray, np.ndarray]:
+        count, ends, nz = self.shots.count, 2 * self.nv, self.size
+        rows = y.shape[1] - ends
+        total = count * (rows + ends) + nz + self.start_size
+        r, J = np.zeros(total), np.zeros((total, len(x)))
+        known = np.asarray(self.shots.known)
+        data = count * rows
+        r[:data], J[:data, :nz] = y[:, :rows].reshape(-1), by_z[:, :rows].reshape(data, nz)
+        tie = self._tie_weight()
+        joined = np.asarray(self.shots.joined)
+        starts = self.starts(x)
+        for k in range(count):
+            own = slice(nz + k * ends, nz + (k + 1) * ends)
+            following = slice(own.stop, own.stop + ends)
+            if not self.fixed_starts:
+                J[k * rows : (k + 1) * rows, own] = by_start[k, :rows] * known[k]
+            at = slice(data + k * ends, data + (k + 1) * ends)
+            if joined[k] and not self.fixed_starts:
+                r[at] = tie * (y[k, rows:] - starts[k + 1])
+                J[at, :nz] = tie[:, None] * by_z[k, rows:]
+                J[at, own] = tie[:, None] * by_start[k, rows:] * known[k]
+                J[at, following] = -np.diag(tie * known[k + 1])
+        at = data + count * ends
+        prior = 1 / self.prior
+        r[at : at + nz], J[at : at + nz, :nz] = prior * x[:nz], np.diag(prior)
+        r[at + nz :], J[at + nz :, nz:] = x[nz:], np.eye(self.start_size)
+        return r, J
+
+    def _tie_weight(self) -> np.ndarray:
+        """How strongly a piece must end where the next one starts: as well as starts are known, times `continuity`."""
+        return self.continuity * 10 / np.median(np.asarray(self.shots.known), axis=0)
+
+    def data_rows(self, r: np.ndarray) -> np.ndarray:
+        """The part of a residual vector that compares with measurements."""
+        width = len(r) - self.size - self.start_size
+        return r[: width - self.shots.count * 2 * self.nv]
+
+
+def noise_of(values: np.ndarray, valid: np.ndarray) -> float:
+    """Deviation of the noise on a channel, by third differences, which a smooth motion hardly has."""
+    if len(values) < 8:
+        return 1.0
+    third = np.diff(values, 3, axis=0)
+    good = valid[3:] & valid[2:-1] & valid[1:-2] & valid[:-3]
+    spread = np.median(np.abs(third[good])) / 0.6745 / np.sqrt(20) if good.any() else 0.0
+    size = float(np.std(values[valid])) if valid.any() else 1.0
+    return max(float(spread), 1e-4 * size, 1e-9)

@@ -1,0 +1,163 @@
+"""Free parameters of a fit: chosen by pattern, as one vector of free numbers, each with bounds or a prior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle.contact.resolve import ContactModel
+from knuckle.model.model import Model
+from knuckle.sysid.families import CONTACT_FAMILIES, FAMILIES, Family, free_bounds, places, to_free, to_value
+
+DEFAULT = ("*.mass", "*.com", "*.inertia", "*.damping", "*.friction")
+
+
+class Prior(NamedTuple):
+    """What is known beforehand: bounds of the value, and how far it may be from the description (one deviation).
+
+    `spread` is relative for masses, moments and other positive numbers (0.1: about 10 %), else in the value's unit.
+    """
+
+    lower: float | None = None
+    upper: float | None = None
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the fit and its place among the free numbers."""
+
+    name: str
+    family: Family
+    place: Any
+    start: np.ndarray  # value in the description
+    scale: float
+    free: slice
+    lower: np.ndarray  # of the free numbers
+    upper: np.ndarray
+    deviation: np.ndarray  # of the prior on the free numbers
+
+    @property
+    def of_contact(self) -> bool:
+        return self.family.owner == "contact"
+
+    def value(self, z: Float[Array, " free"]) -> Float[Array, "..."]:
+        return to_value(self.family.kind, self.start, self.scale, z[self.free])
+
+
+class Parameters(tuple[Parameter, ...]):
+    """The free parameters of a fit, in the order of the free numbers."""
+
+    @property
+    def size(self) -> int:
+        return self[-1].free.stop if self else 0
+
+    @property
+    def lower(self) -> np.ndarray:
+        return np.concatenate([p.lower for p in self]) if self else np.zeros(0)
+
+    @property
+    def upper(self) -> np.ndarray:
+        return np.concatenate([p.upper for p in self]) if self else np.zeros(0)
+
+    @property
+    def deviation(self) -> np.ndarray:
+        return np.concatenate([p.deviation for p in self]) if self else np.zeros(0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each free number."""
+        return tuple(_label(p, k) for p in self for k in range(p.free.stop - p.free.start))
+
+    def applied(self, model: Model, contact: ContactModel | None, z: Float[Array, " free"]):
+        """The model and the contact model with these free numbers."""
+        for p in self:
+            if p.of_contact:
+                name = p.name.removeprefix("contact.")
+                contact = eqx.tree_at(
+                    lambda c, name=name: getattr(c, name), contact, p.value(z), is_leaf=lambda x: x is None
+                )
+                continue
+            array = jnp.asarray(p.family.find(model))
+            model = eqx.tree_at(p.family.find, model, array.at[p.place].set(p.value(z).astype(array.dtype)))
+        return model, contact
+
+
+def _label(p: Parameter, k: int) -> str:
+    return p.name if p.start.size == 1 else f"{p.name}[{k}]"
+
+
+def fittable(model: Model, contact: ContactModel | None = None) -> dict[str, tuple[Family, Any]]:
+    """Everything that can be fitted: full name, family and place."""
+    found = {
+        full: (family, place)
+        for name, family in FAMILIES.items()
+        for full, place in places(model, name, family).items()
+    }
+    if contact is not None:
+        for name, family in CONTACT_FAMILIES.items():
+            if hasattr(contact, name):
+                found[f"contact.{name}"] = (family, None)
+    return found
+
+
+def choose(
+    model: Model,
+    free: Sequence[str] | Mapping[str, Prior | tuple[float, float] | None] | None = None,
+    contact: ContactModel | None = None,
+) -> Parameters:
+    """Parameters by patterns such as "*.mass" or "elbow.damping", with a prior or (lower, upper) each.
+
+    Without a choice: masses, centres of mass, moments, damping and friction of all joints, with wide priors.
+    """
+    there = fittable(model, contact)
+    wanted = free if isinstance(free, Mapping) else dict.fromkeys(DEFAULT if free is None else free)
+    chosen: dict[str, Prior] = {}
+    for pattern, prior in wanted.items():
+        names = [name for name in there if fnmatchcase(name, pattern)]
+        if not names:
+            raise ValueError(f"free: nothing is called {pattern!r}; there are {', '.join(there)}")
+        chosen |= dict.fromkeys(names, _prior(pattern, prior))
+    made, at = [], 0
+    for name in (name for name in there if name in chosen):
+        parameter = _parameter(name, *there[name], model, contact, chosen[name], at)
+        made.append(parameter)
+        at = parameter.free.stop
+    return Parameters(made)
+
+
+def _prior(pattern: str, prior) -> Prior:
+    if prior is None:
+        return Prior()
+    if isinstance(prior, Prior):
+        return prior
+    if isinstance(prior, tuple) and len(prior) == 2:
+        return Prior(*map(float, prior))
+    raise ValueError(f"free: {pattern!r} needs kn.Prior(...), (lower, upper) or None, got {prior!r}")
+
+
+def _parameter(name: str, family: Family, place, model: Model, contact, prior: Prior, at: int) -> Parameter:
+    value = family.find(contact) if family.owner == "contact" else family.find(model)
+    if value is None:
+        value = 0.5  # friction that the shapes give, as one number for all contacts
+    start = np.array(value if place is None else np.asarray(value)[place], float)
+    size = 6 if family.kind == "moments" else max(start.size, 1)
+    scale = float(np.abs(start).max()) if family.kind == "zero or more" and np.any(start) else family.scale
+    lower, upper = free_bounds(family.kind, start, scale)
+    if prior.lower is not None:
+        lower = np.maximum(lower, to_free(family.kind, start, scale, np.full(start.shape, prior.lower)))
+    if prior.upper is not None:
+        upper = np.minimum(upper, to_free(family.kind, start, scale, np.full(start.shape, prior.upper)))
+    if np.any(lower >= upper):
+        raise ValueError(f"free: {name} must have lower < upper, got {prior.lower} and {prior.upper}")
+    spread = family.spread
+    if prior.spread is not None:
+        spread = prior.spread / (1.0 if family.kind in ("positive", "moments") else scale)
+    return Parameter(name, family, place, start, scale, slice(at, at + size), lower, upper, np.full(size, spread))

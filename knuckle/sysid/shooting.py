@@ -1,0 +1,184 @@
+"""What a simulation with given free numbers makes of pieces of recordings: residuals, and their Jacobian."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from knuckle import spatial
+from knuckle.contact.resolve import ContactModel
+from knuckle.integrate import Integrator
+from knuckle.kinematics import frame_pose
+from knuckle.model.joints import difference, retract
+from knuckle.model.model import Model, State
+from knuckle.simulate import rollout
+from knuckle.sysid.entries import POINT_PREFIX, POSE_PREFIX
+from knuckle.sysid.parameters import Parameters
+from knuckle.sysid.shots import Shots
+from knuckle.taps import Blueprint
+
+Observe = Callable[[Model, State], Float[Array, " entry"]]
+
+
+class Instruments(NamedTuple):
+    """What is fitted of the measuring itself: offsets of channels, and delays [s] of sensors and actuators."""
+
+    offsets: tuple[tuple[str, int], ...] = ()  # channels whose offset is free, and how many entries they have
+    sensor_delay: bool = False
+    actuator_delay: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(count for _, count in self.offsets) + self.sensor_delay + self.actuator_delay
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        names = [f"sensor.{key}.offset[{k}]" for key, count in self.offsets for k in range(count)]
+        return (*names, *["sensor.delay"] * self.sensor_delay, *["actuator.delay"] * self.actuator_delay)
+
+    def parts(self, a: Float[Array, " free"]):
+        """Offsets by channel, and the two delays [s]."""
+        offsets, at = {}, 0
+        for key, count in self.offsets:
+            offsets[key] = a[at : at + count]
+            at += count
+        sensor = a[at] if self.sensor_delay else 0.0
+        actuator = a[at + self.sensor_delay] if self.actuator_delay else 0.0
+        return offsets, sensor, actuator
+
+
+class Simulator(NamedTuple):
+    """How recordings are simulated, at free numbers z: of parameters, of instruments, then weights of networks."""
+
+    model: Model
+    parameters: Parameters
+    contact: ContactModel | None
+    integrator: Integrator
+    blueprint: Blueprint | None
+    substeps: int  # of simulation for each sample
+    observe: Mapping[str, Observe]
+    instruments: Instruments = Instruments()
+
+    @property
+    def physical(self) -> int:
+        """How many free numbers are not weights."""
+        return self.parameters.size + self.instruments.size
+
+    @property
+    def size(self) -> int:
+        return self.physical + (0 if self.blueprint is None else self.blueprint.size)
+
+    @property
+    def first(self) -> np.ndarray:
+        """Free numbers before the fit: the description's values, and weights as they are."""
+        weights = [] if self.blueprint is None else [np.asarray(ravel_pytree(self.blueprint.weights)[0])]
+        return np.concatenate([np.zeros(self.physical), *weights])
+
+    def used(self, z: Float[Array, " free"]):
+        """Model, contact model and blueprint at free numbers."""
+        model, contact = self.parameters.applied(self.model, self.contact, z)
+        blueprint = self.blueprint
+        if blueprint is not None:
+            _, unravel = ravel_pytree(blueprint.weights)
+            blueprint = blueprint.with_weights(unravel(z[self.physical :]))
+        return model, contact, blueprint
+
+    def states(self, z, start: Float[Array, " 2nv"], shot: Shots) -> State:
+        """States at the samples of a piece, its start moved by `start`."""
+        model, contact, blueprint = self.used(z)
+        _, _, lag = self.instruments.parts(z[self.parameters.size :])
+        nv, n = model.nv, self.substeps
+        first = State(jnp.asarray(retract(model, shot.q, start[:nv])), shot.qd + start[nv:])
+        control = _delayed(jnp.asarray(shot.control), lag / shot.period, shot.history)
+        options = {"integrator": self.integrator, "contact": contact, "blueprint": blueprint}
+        run = rollout(model, first, jnp.repeat(control, n, axis=0), dt=shot.period / n, **options)
+        after = State(run.q[n - 1 :: n], run.qd[n - 1 :: n])
+        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), State(first.q, first.qd), after)
+
+    def residuals(self, z, start, shot: Shots) -> tuple[Float[Array, " residual"], Float[Array, " 2nv"]]:
+        """Weighed differences from what was measured, and where the piece ends beside where the next one starts."""
+        model, _, _ = self.used(z)
+        offsets, late, _ = self.instruments.parts(z[self.parameters.size :])
+        states = self.states(z, start, shot)
+        seen = _late(model, states, late / shot.period) if self.instruments.sensor_delay else states
+        parts = []
+        for key, measured in shot.measured.items():
+            off = jax.vmap(lambda q, qd, y, key=key: self._difference(model, key, State(q, qd), y))(
+                seen.q, seen.qd, jnp.asarray(measured)
+            )
+            off = off + offsets[key][None] if key in offsets else off
+            parts.append((off * weights_of_entries(model, key, shot.weight[key])).reshape(-1))
+        end = jnp.concatenate([difference(model, shot.next_q, states.q[-1]), states.qd[-1] - shot.next_qd])
+        return jnp.concatenate(parts), shot.joined * end
+
+    def _difference(self, model: Model, key: str, state: State, measured) -> Float[Array, " entry"]:
+        if key == "q":
+            return difference(model, measured, state.q)
+        if key == "qd":
+            return state.qd - measured
+        if key in self.observe:
+            return self.observe[key](model, state) - measured
+        if key.startswith(POINT_PREFIX):
+            return frame_pose(model, state.q, key.removeprefix(POINT_PREFIX)).position - measured
+        if key.startswith(POSE_PREFIX):
+            pose = frame_pose(model, state.q, key.removeprefix(POSE_PREFIX))
+            turned = spatial.rotation_of_quaternion(measured[3:]).T @ pose.rotation
+            axis = 0.5 * jnp.stack(
+                [turned[2, 1] - turned[1, 2], turned[0, 2] - turned[2, 0], turned[1, 0] - turned[0, 1]]
+            )
+            return jnp.concatenate([pose.position - measured[:3], axis])
+        raise ValueError(f"nothing says what {key!r} observes: give observe={{{key!r}: function(model, state)}}")
+
+
+def weights_of_entries(model: Model, key: str, weight: Float[Array, "sample entry"]) -> Float[Array, "sample entry"]:
+    """Weights of differences in the tangent space, which has fewer entries where there are quaternions."""
+    weight = jnp.asarray(weight)
+    if key == "q" and model.nq != model.nv:
+        topology = model.topology
+        columns = []
+        for i, kind in enumerate(topology.kind):
+            a, b = int(topology.q_start[i]), int(topology.v_start[i])
+            count = int(topology.v_stop[i]) - b
+            if kind == "ball":
+                columns += [jnp.min(weight[:, a : a + 4], axis=1)] * 3
+            elif kind == "free":
+                columns += [weight[:, a + k] for k in range(3)] + [jnp.min(weight[:, a + 3 : a + 7], axis=1)] * 3
+            else:
+                columns += [weight[:, a + k] for k in range(count)]
+        return jnp.stack(columns, axis=1)
+    if key.startswith(POSE_PREFIX):
+        turning = jnp.min(weight[:, 3:], axis=1, keepdims=True)
+        return jnp.concatenate([weight[:, :3], jnp.repeat(turning, 3, axis=1)], axis=1)
+    return weight
+
+
+def _delayed(control: Float[Array, "drive nu"], lag, history: int) -> Float[Array, "step nu"]:
+    """Controls as they arrive, `lag` samples late; linear between samples."""
+    if history == 0:
+        return control
+    at = jnp.clip(jnp.arange(history, len(control)).astype(control.dtype) - lag, 0.0, len(control) - 1.0)
+    below = jnp.floor(at).astype(int)
+    share = (at - below.astype(at.dtype))[:, None]
+    above = jnp.minimum(below + 1, len(control) - 1)
+    return (1 - share) * control[below] + share * control[above]
+
+
+def _late(model: Model, states: State, lag) -> State:
+    """States `lag` samples earlier; linear between samples, along the manifold."""
+    last = len(states.q) - 1
+    at = jnp.clip(jnp.arange(last + 1).astype(states.q.dtype) - lag, 0.0, float(last))
+    below = jnp.minimum(jnp.floor(at).astype(int), last - 1)
+    share = at - below.astype(at.dtype)
+
+    def between(share, q, q_next, qd, qd_next):
+        step = share * difference(model, q, q_next)
+        return jnp.asarray(retract(model, q, step)), (1 - share) * qd + share * qd_next
+
+    q, qd = jax.vmap(between)(share, states.q[below], states.q[below + 1], states.qd[below], states.qd[below + 1])
+    return State(q, qd)

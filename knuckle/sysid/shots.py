@@ -1,0 +1,143 @@
+"""Recordings as pieces to simulate: where each starts, what drives it, and what was measured, in equal shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.signal import savgol_filter
+
+from knuckle.model.joints import difference
+from knuckle.model.model import Model
+from knuckle.sysid.recording import Recording
+from knuckle.sysid.split import resample, segments
+
+Leaf = Array | np.ndarray
+UNEVEN = 1e-3  # share of a period that stamps may be off before a recording is brought to even times
+DRIVES = ("control", "tau")  # channels that drive a simulation rather than being compared with it
+
+
+class Shots(eqx.Module):
+    """Pieces of recordings, stacked: each has as many samples as the longest; what is beyond its end weighs nothing."""
+
+    q: Float[Leaf, "shot nq"]  # where a piece is taken to start; the fit moves it
+    qd: Float[Leaf, "shot nv"]
+    known: Float[Leaf, "shot 2nv"]  # deviation of these starts from the truth, as far as the data tell
+    control: Float[Leaf, "shot drive nu"]  # held over each sample, with `history` samples from before the start
+    measured: dict[str, Float[Leaf, "shot sample entry"]]
+    weight: dict[str, Float[Leaf, "shot sample entry"]]  # 1 over the noise, 0 where nothing was measured
+    next_q: Float[Leaf, "shot nq"]  # where the piece that follows starts
+    next_qd: Float[Leaf, "shot nv"]
+    joined: Float[Leaf, " shot"]  # 1 where a piece follows at once
+    period: float = eqx.field(static=True)  # between samples [s]
+    history: int = eqx.field(static=True)  # samples that something may come late
+    samples: int = eqx.field(static=True)
+
+    @property
+    def count(self) -> int:
+        return len(self.joined)
+
+
+def make_shots(
+    model: Model,
+    recordings: Sequence[Recording],
+    *,
+    length: float | None,
+    noise: Mapping[str, float],
+    latest: float = 0.0,
+    compared: Sequence[str] | None = None,
+) -> Shots:
+    """Pieces of at most `length` seconds (None: whole recordings), with drives from `latest` seconds before on."""
+    period = float(np.median([r.period for r in recordings]))
+    even = [_evenly(r, period) for r in recordings]
+    channels = [key for key in even[0].channels if key not in DRIVES] if compared is None else list(compared)
+    _check_channels(even, channels)
+    runs = [segments(r, length or r.duration + period) for r in even]
+    samples = max(len(piece) for run in runs for piece in run)
+    history = int(np.ceil(latest / period)) if latest else 0
+    rows = [
+        _row(model, r, piece, k, run, samples, history, noise, channels)
+        for r, run in zip(even, runs, strict=True)
+        for k, piece in enumerate(run)
+    ]
+    stacked = jax.tree.map(lambda *parts: np.stack(parts), *rows)
+    return Shots(**stacked, period=period, history=history, samples=samples)
+
+
+def _evenly(recording: Recording, period: float) -> Recording:
+    steps = np.diff(recording.time)
+    if np.all(np.abs(steps - period) <= UNEVEN * period):
+        return recording
+    return resample(recording, rate=1 / period)
+
+
+def _check_channels(recordings: Sequence[Recording], channels: Sequence[str]) -> None:
+    if not channels:
+        raise ValueError(f"there is nothing to compare in recording {recordings[0].name!r}: it has only drives")
+    for r in recordings:
+        missing = [key for key in channels if key not in r.channels]
+        if missing:
+            raise ValueError(
+                f"recording {r.name!r} lacks {', '.join(missing)}, which others have; it has {', '.join(r.channels)}"
+            )
+
+
+def _row(model, whole: Recording, piece: Recording, k: int, run, samples: int, history: int, noise, channels) -> dict:
+    """One piece as arrays of full length."""
+    start, following = estimated_start(model, piece, noise), run[k + 1] if k + 1 < len(run) else None
+    joined = following is not None and abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
+    after = estimated_start(model, following, noise) if joined else start
+    first = int(np.searchsorted(whole.time, piece.time[0]))
+
+    def filled(array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array, np.repeat(array[-1:], samples - len(array), axis=0)])
+
+    inside = np.arange(samples) < len(piece)
+    return {
+        "q": start[0],
+        "qd": start[1],
+        "known": start[2],
+        "control": _drive(model, whole, first, samples, history),
+        "measured": {key: filled(piece[key].values) for key in channels},
+        "weight": {key: filled(piece[key].valid) * inside[:, None] / noise[key] for key in channels},
+        "next_q": after[0],
+        "next_qd": after[1],
+        "joined": np.array(float(joined)),
+    }
+
+
+def _drive(model: Model, whole: Recording, first: int, samples: int, history: int) -> np.ndarray:
+    """Controls from `history` samples before the first on; held at the ends of the recording."""
+    key = next((key for key in DRIVES if key in whole.channels), None)
+    if key is None or model.nu == 0:
+        return np.zeros((history + samples - 1, model.nu))
+    values = whole[key].values
+    if values.shape[1] != model.nu:
+        raise ValueError(
+            f"recording {whole.name!r}: {key} has {values.shape[1]} entries, the model {model.nu} actuators"
+        )
+    at = np.clip(np.arange(first - history, first + samples - 1), 0, len(values) - 1)
+    return values[at]
+
+
+def estimated_start(model: Model, piece: Recording, noise: Mapping[str, float]):
+    """Coordinates and velocities at the start of a piece, and how far off they may be (one deviation)."""
+    if "q" not in piece.channels:
+        unknown = np.concatenate([np.full(model.nv, np.pi), np.full(model.nv, 10.0)])
+        return np.asarray(model.reference, float), np.zeros(model.nv), unknown
+    q = piece["q"].values
+    window = min(len(q) - (len(q) + 1) % 2, 9)
+    moved = np.stack([np.asarray(difference(model, q[0], row)) for row in q[: max(window, 2)]])
+    period = piece.period
+    if "qd" in piece.channels and piece["qd"].valid[0].all():
+        qd, qd_off = piece["qd"].values[0], np.full(model.nv, 3 * noise["qd"])
+    elif window >= 5:
+        qd = savgol_filter(moved, window, 2, deriv=1, delta=period, axis=0)[0]
+        qd_off = np.full(model.nv, 3 * noise["q"] / (period * window)) + 0.1 * np.abs(qd) + 0.05
+    else:
+        qd = (moved[-1] - moved[0]) / (period * (len(moved) - 1))
+        qd_off = np.full(model.nv, 3 * noise["q"] / period) + 0.1 * np.abs(qd) + 0.05
+    return q[0], qd, np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])

@@ -1,0 +1,151 @@
+"""Fits to recordings of a known truth."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import knuckle as kn
+from knuckle import robots, sysid
+from knuckle.model.inertia import matrix_of
+from knuckle.neural import MLP, each
+from knuckle.sysid.families import to_value
+from knuckle.sysid.objective import Objective
+from knuckle.sysid.parameters import Prior, choose, fittable
+from knuckle.sysid.shooting import Instruments, Simulator
+from knuckle.sysid.shots import make_shots
+
+DT, PERIOD = 2e-3, 0.01
+MODEL = robots.load("double_pendulum")
+TRUTH = eqx.tree_at(
+    lambda m: (m.inertia.mass, m.damping), MODEL, (MODEL.inertia.mass * np.array([1.3, 0.8]), np.array([0.05, 0.02]))
+)
+FREE = ["*.mass", "*.damping"]
+
+
+def recorded(truth, runs=3, steps=500, noise=1e-3, seed=0, control=None, late=0, offset=0.0):
+    """Runs of a model with noise on its coordinates, sampled every five steps."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for k in range(runs):
+        state = truth.state(rng.normal(size=truth.nq))
+        inputs = None if control is None else np.repeat(control(rng, steps // 5), 5, axis=0)
+        run = kn.rollout(truth, state, inputs, dt=DT, steps=steps, native=True)
+        q = np.concatenate([np.asarray(state.q)[None], np.asarray(run.q)[4::5]])
+        q = np.concatenate([np.repeat(q[:1], late, axis=0), q[: len(q) - late]]) + offset
+        q = q + noise * rng.normal(size=q.shape)
+        drive = {} if inputs is None else {"control": np.concatenate([inputs[::5], inputs[-1:]])}
+        found.append(sysid.Recording.of(truth, PERIOD * np.arange(len(q)), q=q, name=f"run {k}", **drive))
+    return found
+
+
+def objective(free=FREE, **options):
+    shots = make_shots(MODEL, recorded(TRUTH, runs=1), length=0.4, noise={"q": 1e-3}, latest=0.05)
+    simulator = Simulator(MODEL, choose(MODEL, free), None, kn.SemiImplicitEuler(), None, 5, {}, **options)
+    return Objective(simulator, shots)
+
+
+def test_jacobian_and_gradient_are_those_of_the_residuals():
+    made = objective(["*.mass", "*.com", "*.inertia"], instruments=Instruments((("q", 2),), True, True))
+    rng = np.random.default_rng(0)
+    x = 0.01 * np.abs(rng.normal(size=made.size + made.start_size))
+    step = 1e-6 * rng.normal(size=len(x))
+    r, J = made(x)
+    (above, _), (below, _) = made(x + step), made(x - step)
+    np.testing.assert_allclose((above - below) / 2, J @ step, atol=1e-6 * np.abs(J @ step).max())
+    value, gradient = made.smooth().value_and_gradient(x)
+    assert value == pytest.approx(0.5 * r @ r, rel=1e-10)
+    np.testing.assert_allclose(gradient, J.T @ r, rtol=1e-7, atol=1e-7 * np.abs(J.T @ r).max())
+
+
+@pytest.mark.parametrize("loss", ["multiple shooting", "single shooting"])
+def test_a_known_truth_is_found_within_its_intervals(loss):
+    fit = sysid.fit(MODEL, recorded(TRUTH), FREE, loss=loss)
+    for name, value in {
+        "upper.mass": 1.495,
+        "lower.mass": 0.6,
+        "shoulder.damping": 0.05,
+        "elbow.damping": 0.02,
+    }.items():
+        estimate = fit[name]
+        assert estimate.verdict == "determined"
+        assert abs(estimate.value - value) < 4 * estimate.deviation  # one in 16,000
+        assert estimate.deviation < 0.03 * value
+    assert fit.noise["q"] == pytest.approx(1e-3, rel=0.1)
+    assert fit.held_out.after["q"] < 0.1 * fit.held_out.before["q"]
+    assert "upper.mass" in repr(fit)
+
+
+def test_a_passive_pendulum_does_not_tell_its_mass():
+    fit = sysid.fit(MODEL, recorded(TRUTH, runs=2), ["*.mass", "*.inertia", "*.damping", "*.com"], held_out=0)
+    assert fit["upper.mass"].verdict == fit["lower.mass"].verdict == "not determined"
+    words = " ".join(fit.certainty.untold())
+    assert "the data do not depend on" in words and "upper.com[1]" in words.split("depend on")[1].split(" a change")[0]
+    assert "lower.mass" in words
+    ratio = fit["upper.mass"].value * fit["upper.com[2]"].value / (fit["lower.mass"].value * fit["lower.com[2]"].value)
+    assert np.isfinite(ratio)
+
+
+def test_offsets_and_delays_are_found():
+    cart = robots.load("cartpole")
+    pushes = lambda rng, n: np.repeat(5 * rng.normal(size=(n // 20, 1)), 20, axis=0)  # noqa: E731
+    runs = recorded(cart, control=pushes, late=2, offset=0.03)
+    fit = sysid.fit(cart, runs, ["*.damping"], offsets=["q"], delays=["sensor"], held_out=0)
+    assert fit.instruments["sensor.delay"] == pytest.approx(0.02, abs=2e-3)
+    assert fit.instruments["sensor.q.offset[1]"] == pytest.approx(0.03, abs=3e-3)
+
+
+def test_points_poses_and_observations_of_ones_own_are_compared():
+    run = recorded(TRUTH, runs=1, noise=0.0)[0]
+    tip = jax.vmap(lambda q: kn.kinematics.frame_pose(MODEL, q, "tip").position)(run.q)
+    height = {"height": np.asarray(tip)[:, 2:]}
+    seen = sysid.Recording.of(MODEL, run.time, q=run.q, points={"tip": np.asarray(tip)}, observed=height)
+    options = {"noise": {"q": 1e-5, "point/tip": 1e-5, "height": 1e-5}, "held_out": 0}
+
+    def observed(model, state):
+        return kn.kinematics.frame_pose(model, state.q, "tip").position[2:]
+
+    fit = sysid.fit(MODEL, seen, FREE, observe={"height": observed}, **options)
+    assert fit["lower.mass"].value == pytest.approx(0.6, rel=1e-4)
+    with pytest.raises(ValueError, match="nothing says what 'height' observes"):
+        sysid.fit(MODEL, seen, FREE, **options)
+
+
+def test_a_network_learns_what_the_model_leaves_out():
+    rubbing = eqx.tree_at(lambda m: m.damping, MODEL, np.array([0.08, 0.05]))
+    smooth = eqx.tree_at(lambda m: m.damping, MODEL, np.zeros(2))
+    networks = each(2, lambda key: MLP((1, 4, 1), key=key), jax.random.key(0))
+    blueprint = kn.Blueprint({"joint/force": kn.Augment(networks, "qd", share="each")})
+    fit = sysid.fit(smooth, recorded(rubbing), ["lower.mass"], blueprint=blueprint)
+    assert fit.held_out.after["q"] < 0.1 * fit.held_out.before["q"]
+    learnt = fit.blueprint.augments["joint/force"][0].network
+    force = jax.vmap(lambda network: network(jnp.array([1.0]))[0] - network(jnp.array([-1.0]))[0])(learnt)
+    np.testing.assert_allclose(force / 2, [-0.08, -0.05], rtol=0.2)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=6, max_size=6), st.integers(0, 99))
+def test_moments_stay_those_of_a_body(z, seed):
+    thin = np.random.default_rng(seed).random(3) * np.array([1, 1, 0])  # a plate: on the edge of what can be
+    start = np.array([thin[1], thin[0], thin[0] + thin[1], 0, 0, 0])
+    moments = matrix_of(np.asarray(to_value("moments", start, 1.0, jnp.asarray(z))))
+    a, b, c = np.linalg.eigvalsh(moments)
+    assert a > 0 and a + b >= c * (1 - 1e-9)
+
+
+def test_what_can_be_fitted_has_names_and_what_cannot_is_refused():
+    contact = kn.contact.Compliant()
+    assert {"upper.mass", "elbow.damping", "contact.stiffness", "world.gravity"} <= set(fittable(MODEL, contact))
+    with pytest.raises(ValueError, match=r"nothing is called 'upper.colour'; there are upper.mass"):
+        choose(MODEL, ["upper.colour"])
+    with pytest.raises(ValueError, match="lower < upper"):
+        choose(MODEL, {"upper.mass": Prior(2.0, 1.0)})
+    with pytest.raises(ValueError, match=r"needs kn.Prior"):
+        choose(MODEL, {"upper.mass": 3.0})
+    chosen = choose(MODEL, {"*.mass": (0.5, 3.0)})
+    model, _ = chosen.applied(MODEL, None, jnp.asarray(chosen.upper))
+    np.testing.assert_allclose(model.inertia.mass, 3.0)
+    with pytest.raises(ValueError, match="there is no recording"):
+        sysid.fit(MODEL, [], FREE)
