@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from knuckle.contact import Compliant, Impulse, InteriorPoint
 from knuckle.contact.resolve import ContactModel
@@ -28,6 +29,7 @@ FORMAT, VERSION = "knuckle hybrid", 1
 CONTACTS = {kind.__name__: kind for kind in (Compliant, Impulse, InteriorPoint)}
 INTEGRATORS = {kind.__name__: kind for kind in (SemiImplicitEuler, ExplicitEuler, Implicit, RK4)}
 ENTRIES = {"format", "version", "model", "blueprint", "contact", "integrator", "dt", "notes"}
+UNFORESEEN = "damaged in a way that no check foresaw"
 COUNTS = ("most_contacts", "most_iterations", "substeps")
 
 
@@ -97,7 +99,7 @@ def save_hybrid(
     path = Path(path)
     if path.suffix != ".knuckle":
         raise ValueError(f"save_hybrid {str(path)!r}: expected a name that ends in .knuckle")
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(hybrid)):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(hybrid)):
         raise ValueError(f"save_hybrid {str(path)!r}: needs numbers, got traced values: call it outside jit and grad")
     _check(hybrid)
     arrays: Arrays = {}
@@ -125,7 +127,10 @@ def load_hybrid(path: str | Path, like: Blueprint | None = None) -> Hybrid:
     `like`: a blueprint whose networks are filled with the weights of the file, which may then be of any class. Raises
     HybridFileError (a ValueError) that names the file and the place if anything is damaged or does not fit.
     """
-    return _decoded(unpacked(path, read_bytes(path)), like)
+    try:
+        return _decoded(unpacked(path, read_bytes(path)), like)
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError) as error:
+        raise HybridFileError(path, "file", f"{UNFORESEEN} ({type(error).__name__}: {error})") from error
 
 
 def difference(a: Hybrid, b: Hybrid) -> str | None:
@@ -212,7 +217,7 @@ def _check(hybrid: Hybrid) -> None:
         if count is not None and count < 1:
             raise ValueError(f"contact/{name}: expected a positive number, got {count}")
     for leaf in jax.tree.leaves(hybrid.contact):
-        if np.ndim(leaf) > 1 or not np.all(np.isfinite(leaf)):
+        if np.ndim(leaf) > 1 or np.asarray(leaf).dtype.kind not in "fiu" or not np.all(np.isfinite(leaf)):
             raise ValueError(f"contact: expected one finite number, or one per contact, got {leaf!r:.200}")
 
 

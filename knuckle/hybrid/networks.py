@@ -156,8 +156,8 @@ def _check_effort(config: Any, arrays: list[Any], place: str, members: Members) 
         members.fail(place, f"expected family, class and arguments of a network, got {config!r:.200}")
     arguments, parts, numbers = config["arguments"], list(_parts(config)), list(_numbers(config))
     largest = max([USUAL_SIZE, *(size for array in arrays for size in np.shape(array))])
-    whole = [number for number in numbers if isinstance(number, int)]
-    if len(numbers) > MOST_NUMBERS or not all(map(math.isfinite, numbers)) or any(abs(n) > largest for n in whole):
+    excessive = [n for n in numbers if (abs(n) > largest if isinstance(n, int) else not math.isfinite(n))]
+    if len(numbers) > MOST_NUMBERS or excessive:
         members.fail(place, f"expected sizes up to {largest}, as the arrays have them, got {arguments!r:.300}")
     layers = len(parts) + sum(_layers(part) for part in parts)
     if layers > 256 + 2 * len(arrays):

@@ -14,7 +14,8 @@ from knuckle.model.geometry import Mesh, Shape
 
 KEY = jax.random.key(3)
 PENDULUM = robots.load("double_pendulum")
-TETRAHEDRON = Mesh(0.1 * np.vstack([np.zeros(3), np.eye(3)]), [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]], "tetra.stl")
+FACES = np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
+TETRAHEDRON = Mesh(0.1 * np.vstack([np.zeros(3), np.eye(3)]), FACES, "tetra.stl")
 STATE = ("q", "qd")
 
 
@@ -64,7 +65,7 @@ def pendulum_blueprint() -> kn.Blueprint:
     return kn.Blueprint(
         {
             "joint/force": (
-                kn.Augment(neural.MLP((4, 6, 2), key=KEY, zero_last=False), STATE, bound=3.0, input_scale=np.ones(4)),
+                kn.Augment(neural.MLP((4, 6, 2), key=KEY, zero_last=False), STATE, bound=3.0, input_scale=jnp.ones(4)),
                 kn.Augment(stacked, ("q", "qd", 0.5), share="each", output_scale=2.0),
                 kn.Augment(neural.Recurrent(5, 2, 3, "lstm", key=KEY), (*STATE, "time")),
             ),
@@ -104,7 +105,7 @@ HYBRIDS = {
         dt=0.01,
         notes={"from": "log 7", "loss": [0.5, 0.25], "unicode": "\u00b5"},
     ),
-    "springs": Hybrid(PENDULUM, None, kn.contact.Compliant(stiffness=np.array([1e4, 2e4]), substeps=3), kn.RK4()),
+    "springs": Hybrid(PENDULUM, None, kn.contact.Compliant(stiffness=jnp.array([1e4, 2e4]), substeps=3), kn.RK4()),
 }
 
 

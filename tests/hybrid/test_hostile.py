@@ -18,18 +18,18 @@ import knuckle as kn
 from knuckle import neural
 from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
 from knuckle.hybrid.container import MANIFEST, npy_bytes, npy_header
-from knuckle.hybrid.file import difference
+from knuckle.hybrid.file import UNFORESEEN, difference
 from tests.hybrid.examples import KEY, PENDULUM, STATE, everything, fields, mlp_of_equinox
 
 SMALL = Hybrid(
     PENDULUM,
     kn.Blueprint(
         {
-            "joint/force": kn.Augment(neural.MLP((4, 3, 2), key=KEY), STATE, input_scale=np.full(4, 2.0), rows=(0, 1)),
+            "joint/force": kn.Augment(neural.MLP((4, 3, 2), key=KEY), STATE, input_scale=jnp.full(4, 2.0), rows=(0, 1)),
             "qd": kn.Augment(mlp_of_equinox(3, 1), ("q", 0.5, kn.previous("joint/force")), share="rows"),
         }
     ),
-    kn.contact.Impulse(restitution=0.5, friction=np.array([0.5, 0.7])),
+    kn.contact.Impulse(restitution=0.5, friction=jnp.array([0.5, 0.7])),
     kn.Implicit(),
     0.01,
     {"a": [1, "b"]},
@@ -53,7 +53,7 @@ def loaded(data: bytes, folder) -> Hybrid | None:
         return load_hybrid(path)
     except HybridFileError as error:
         assert str(error).startswith(f"{path}: {error.place}: ") and error.place
-        assert str(error).isprintable() and len(str(error)) < 2000
+        assert str(error).isprintable() and len(str(error)) < 2000 and UNFORESEEN not in str(error)
         return None
 
 
@@ -273,6 +273,7 @@ NETWORK = "blueprint/joint|force/0/network"
         ("model/geometry/contype", [2**70] * 5, "expected int"),
         ("contact/class", "OwnContact", "contact: expected one of Compliant, Impulse, InteriorPoint, got 'OwnContact'"),
         ("contact/fields/alpha", -1.0, "contact: Impulse: alpha must not be negative"),
+        ("contact/fields/alpha", 10**30, "contact/alpha: expected float"),
         ("contact/fields/most_iterations", 0, "contact/most_iterations: expected a positive number"),
         ("integrator/class", "os.system", "integrator: expected one of"),
         ("dt", -0.5, "dt: expected a positive number"),
@@ -287,6 +288,8 @@ NETWORK = "blueprint/joint|force/0/network"
         (f"{NETWORK}/class", "subprocess.Popen", "there is no network class 'subprocess.Popen'"),
         (f"{NETWORK}/family", "os", "family must be 'knuckle.neural' or 'equinox'"),
         (f"{NETWORK}/arguments/sizes", [10**9, 10**9], "expected sizes up to"),
+        (f"{NETWORK}/arguments/sizes", [10**400], "expected sizes up to"),
+        (f"{NETWORK}/arguments/sizes", [0.5, 2], "positive whole numbers"),
         (f"{NETWORK}/arguments/sizes", [4] * 5000, "expected about as many layers"),
         (f"{NETWORK}/arguments/sizes", [4, 9, 2], "expected arrays of shapes"),
         (f"{NETWORK}/arguments/activation", "eval", "activation must be one of"),
