@@ -22,7 +22,7 @@ def linearize(
 
     def after(dq, dqd, control):
         """As a change from the state that is reached where the derivative is taken."""
-        moved = State(retract(model, state.q, dq), state.qd + dqd, state.impulse)
+        moved = State(retract(model, state.q, dq), state.qd + dqd, state.impulse, state.memory)
         reached = step(model, moved, control, dt=dt, **options)
         return jnp.concatenate([difference(model, jax.lax.stop_gradient(reached.q), reached.q), reached.qd])
 

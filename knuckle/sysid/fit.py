@@ -8,6 +8,7 @@ from typing import Literal
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from knuckle.contact.resolve import ContactModel
@@ -144,7 +145,7 @@ def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, se
     known = simulator.physical  # weights of networks count as things that are not asked for
     sure = certainty(jacobian, known, objective.prior[:known], objective.labels[:known])
     z = x[: objective.size]
-    fitted, fitted_contact, fitted_blueprint = simulator.used(z)
+    fitted, fitted_contact, fitted_blueprint = simulator.used(jnp.asarray(z))
     errors = None
     if test:
         progress("simulating what the fit has not seen")

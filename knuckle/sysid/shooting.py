@@ -113,13 +113,13 @@ class Simulator(NamedTuple):
                 seen.q, seen.qd, jnp.asarray(measured)
             )
             off = off + offsets[key][None] if key in offsets else off
-            parts.append((off * weights_of_entries(model, key, shot.weight[key])).reshape(-1))
+            parts.append((off * weights_of_entries(model, key, jnp.asarray(shot.weight[key]))).reshape(-1))
         end = jnp.concatenate([difference(model, shot.next_q, states.q[-1]), states.qd[-1] - shot.next_qd])
-        return jnp.concatenate(parts), shot.joined * end
+        return jnp.concatenate(parts), jnp.asarray(shot.joined) * end
 
     def _difference(self, model: Model, key: str, state: State, measured) -> Float[Array, " entry"]:
         if key == "q":
-            return difference(model, measured, state.q)
+            return jnp.asarray(difference(model, measured, state.q))
         if key == "qd":
             return state.qd - measured
         if key in self.observe:
@@ -138,7 +138,6 @@ class Simulator(NamedTuple):
 
 def weights_of_entries(model: Model, key: str, weight: Float[Array, "sample entry"]) -> Float[Array, "sample entry"]:
     """Weights of differences in the tangent space, which has fewer entries where there are quaternions."""
-    weight = jnp.asarray(weight)
     if key == "q" and model.nq != model.nv:
         topology = model.topology
         columns = []

@@ -89,7 +89,7 @@ def _row(model, whole: Recording, piece: Recording, k: int, run, samples: int, h
     """One piece as arrays of full length."""
     start, following = estimated_start(model, piece, noise), run[k + 1] if k + 1 < len(run) else None
     joined = following is not None and abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
-    after = estimated_start(model, following, noise) if joined else start
+    after = estimated_start(model, following, noise) if joined and following is not None else start
     first = int(np.searchsorted(whole.time, piece.time[0]))
 
     def filled(array: np.ndarray) -> np.ndarray:
@@ -135,8 +135,8 @@ def estimated_start(model: Model, piece: Recording, noise: Mapping[str, float]):
     if "qd" in piece.channels and piece["qd"].valid[0].all():
         qd, qd_off = piece["qd"].values[0], np.full(model.nv, 3 * noise["qd"])
     elif window >= 5:
-        qd = savgol_filter(moved, window, 2, deriv=1, delta=period, axis=0)[0]
-        qd_off = np.full(model.nv, 3 * noise["q"] / (period * window)) + 0.1 * np.abs(qd) + 0.05
+        qd = np.asarray(savgol_filter(moved, window, 2, deriv=1, delta=period, axis=0))[0]
+        qd_off = np.full(model.nv, 3 * noise["q"] / (period * window)) + 0.1 * np.abs(np.asarray(qd)) + 0.05
     else:
         qd = (moved[-1] - moved[0]) / (period * (len(moved) - 1))
         qd_off = np.full(model.nv, 3 * noise["q"] / period) + 0.1 * np.abs(qd) + 0.05

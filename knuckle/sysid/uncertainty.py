@@ -76,7 +76,7 @@ def certainty(jacobian: np.ndarray, size: int, prior: np.ndarray, labels: tuple[
 
 def estimates(parameters: Parameters, z: np.ndarray, sure: Certainty, level: float = 0.95) -> list[Estimate]:
     """Values of all parameters with intervals of this level, entry by entry."""
-    return [e for p in parameters for e in _of_parameter(p, z, sure, norm.ppf(0.5 + level / 2))]
+    return [e for p in parameters for e in _of_parameter(p, z, sure, float(norm.ppf(0.5 + level / 2)))]
 
 
 def _of_parameter(p: Parameter, z: np.ndarray, sure: Certainty, width: float) -> list[Estimate]:
@@ -95,8 +95,8 @@ def _of_parameter(p: Parameter, z: np.ndarray, sure: Certainty, width: float) ->
         lower = np.maximum(lower, 0.0) if p.family.kind == "zero or more" else lower
     names = [p.name] if len(value) == 1 else [f"{p.name}[{k}]" for k in range(len(value))]
     return [
-        Estimate(name, p.family.unit, *map(float, numbers), _verdict(numbers[2], last))
-        for name, last, *numbers in zip(names, prior, before, value, deviation, lower, upper, strict=True)
+        Estimate(name, p.family.unit, float(a), float(b), float(off), float(low), float(high), _verdict(off, last))
+        for name, last, a, b, off, low, high in zip(names, prior, before, value, deviation, lower, upper, strict=True)
     ]
 
 

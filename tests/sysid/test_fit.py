@@ -37,8 +37,8 @@ def recorded(truth, runs=3, steps=500, noise=1e-3, seed=0, control=None, late=0,
         q = np.concatenate([np.asarray(state.q)[None], np.asarray(run.q)[4::5]])
         q = np.concatenate([np.repeat(q[:1], late, axis=0), q[: len(q) - late]]) + offset
         q = q + noise * rng.normal(size=q.shape)
-        drive = {} if inputs is None else {"control": np.concatenate([inputs[::5], inputs[-1:]])}
-        found.append(sysid.Recording.of(truth, PERIOD * np.arange(len(q)), q=q, name=f"run {k}", **drive))
+        drive = None if inputs is None else np.concatenate([inputs[::5], inputs[-1:]])
+        found.append(sysid.Recording.of(truth, PERIOD * np.arange(len(q)), q=q, control=drive, name=f"run {k}"))
     return found
 
 
@@ -75,6 +75,7 @@ def test_a_known_truth_is_found_within_its_intervals(loss):
         assert abs(estimate.value - value) < 4 * estimate.deviation  # one in 16,000
         assert estimate.deviation < 0.03 * value
     assert fit.noise["q"] == pytest.approx(1e-3, rel=0.1)
+    assert fit.held_out is not None
     assert fit.held_out.after["q"] < 0.1 * fit.held_out.before["q"]
     assert "upper.mass" in repr(fit)
 
@@ -120,7 +121,9 @@ def test_a_network_learns_what_the_model_leaves_out():
     networks = each(2, lambda key: MLP((1, 4, 1), key=key), jax.random.key(0))
     blueprint = kn.Blueprint({"joint/force": kn.Augment(networks, "qd", share="each")})
     fit = sysid.fit(smooth, recorded(rubbing), ["lower.mass"], blueprint=blueprint)
+    assert fit.held_out is not None
     assert fit.held_out.after["q"] < 0.1 * fit.held_out.before["q"]
+    assert fit.blueprint is not None
     learnt = fit.blueprint.augments["joint/force"][0].network
     force = jax.vmap(lambda network: network(jnp.array([1.0]))[0] - network(jnp.array([-1.0]))[0])(learnt)
     np.testing.assert_allclose(force / 2, [-0.08, -0.05], rtol=0.2)
@@ -143,7 +146,7 @@ def test_what_can_be_fitted_has_names_and_what_cannot_is_refused():
     with pytest.raises(ValueError, match="lower < upper"):
         choose(MODEL, {"upper.mass": Prior(2.0, 1.0)})
     with pytest.raises(ValueError, match=r"needs kn.Prior"):
-        choose(MODEL, {"upper.mass": 3.0})
+        choose(MODEL, {"upper.mass": 3.0})  # pyright: ignore[reportArgumentType]
     chosen = choose(MODEL, {"*.mass": (0.5, 3.0)})
     model, _ = chosen.applied(MODEL, None, jnp.asarray(chosen.upper))
     np.testing.assert_allclose(model.inertia.mass, 3.0)

@@ -1,6 +1,7 @@
 """Named quantities and networks that act there."""
 
 import re
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,6 +17,13 @@ from tests.contact.scenes import ball
 from tests.taps.scenes import Linear, everywhere, sliding
 
 DT = 1e-3
+
+
+def untyped(value) -> Any:
+    """A value of the wrong type on purpose."""
+    return value
+
+
 CONTACTS = {"none": None, "impulse": Impulse(), "bounce": Impulse(restitution=0.5), "compliant": Compliant()}
 
 
@@ -148,7 +156,9 @@ def test_a_network_on_the_friction_force_acts_only_where_a_contact_pushes():
     np.testing.assert_array_equal(pushed(free).qd, plain(free).qd)
     touching = sliding(model)
     change = (pushed(touching).qd - plain(touching).qd)[0]
-    along = np.asarray(plain(touching).contact.frame[0, 0, 1])
+    contact = plain(touching).contact
+    assert contact is not None
+    along = np.asarray(contact.frame[0, 0, 1])
     np.testing.assert_allclose(change[:3], DT * 3.0 / 1.0 * along, atol=1e-12)
 
 
@@ -169,6 +179,11 @@ def test_rows_are_shared_or_each_has_its_own():
         np.testing.assert_allclose(ours.qd, wanted.qd, rtol=1e-12)
 
 
+def remembered(state):
+    assert state.memory is not None
+    return state.memory
+
+
 def test_a_step_remembers_for_the_next():
     model = robots.load("cartpole")
     read = kn.Augment(Linear(jnp.eye(2)), kn.previous("joint/acceleration"), zero_start=False)
@@ -177,11 +192,11 @@ def test_a_step_remembers_for_the_next():
     first = kn.step(model, state, dt=DT, blueprint=blueprint)
     np.testing.assert_array_equal(first.qd, kn.step(model, state, dt=DT).qd)
     acceleration = kn.tap_values(model, state, dt=DT)["joint/acceleration"]
-    np.testing.assert_allclose(first.memory["previous joint/acceleration"], acceleration, rtol=1e-14)
+    np.testing.assert_allclose(remembered(first)["previous joint/acceleration"], acceleration, rtol=1e-14)
     both = kn.rollout(model, state, dt=DT, steps=2, blueprint=blueprint)
     again = kn.step(model, first, dt=DT, blueprint=blueprint)
     np.testing.assert_allclose(both.qd[-1], again.qd, rtol=1e-14)
-    kept, wanted = (state.memory["previous joint/acceleration"] for state in (both.last, again))
+    kept, wanted = (remembered(state)["previous joint/acceleration"] for state in (both.last, again))
     np.testing.assert_allclose(kept, wanted, rtol=1e-14)
 
 
@@ -224,6 +239,7 @@ def test_scales_come_from_recorded_values():
     network = Linear(jnp.ones((2, 5)))
     blueprint = kn.Blueprint({"joint/force": kn.Augment(network, ("q", "qd", 7.0))}).scaled_to(values)
     augment = blueprint.augments["joint/force"][0]
+    assert augment.input_offset is not None and augment.input_scale is not None
     np.testing.assert_allclose(augment.input_offset, [*states.q.mean(0), *states.qd.mean(0), 0.0], rtol=1e-12)
     np.testing.assert_allclose(augment.input_scale, [*states.q.std(0), *states.qd.std(0), 1.0], rtol=1e-12)
     with pytest.raises(ValueError, match="values lack qd"):
@@ -256,12 +272,15 @@ def test_blueprints_compose():
         (lambda: kn.Augment(Linear(jnp.eye(2)), "qdd"), "no tap 'qdd'; there are time"),
         (lambda: kn.previous("qdd"), "no tap 'qdd'"),
         (lambda: kn.Augment(Linear(jnp.eye(2)), ()), "at least one tap"),
-        (lambda: kn.Augment(Linear(jnp.eye(2)), "q", "subtract"), "mode must be one of 'add', 'scale', 'replace'"),
-        (lambda: kn.Augment(Linear(jnp.eye(2)), "q", share="all"), "share must be one of"),
-        (lambda: kn.Augment(3.0, "q"), "callable Equinox module, got float"),
+        (
+            lambda: kn.Augment(Linear(jnp.eye(2)), "q", untyped("subtract")),
+            "mode must be one of 'add', 'scale', 'replace'",
+        ),
+        (lambda: kn.Augment(Linear(jnp.eye(2)), "q", share=untyped("all")), "share must be one of"),
+        (lambda: kn.Augment(untyped(3.0), "q"), "callable Equinox module, got float"),
         (lambda: kn.Augment(Linear(jnp.eye(2)), "q", "replace", zero_start=True), "no zero_start"),
         (lambda: kn.Blueprint({"time": kn.Augment(Linear(jnp.eye(2)), "q")}), "time can be read, not changed"),
-        (lambda: kn.Blueprint({"q": Linear(jnp.eye(2))}), "needs kn.Augment"),
+        (lambda: kn.Blueprint({"q": untyped(Linear(jnp.eye(2)))}), "needs kn.Augment"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(make, message):
