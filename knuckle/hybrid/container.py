@@ -32,7 +32,7 @@ class HybridFileError(ValueError):
     """A file that is damaged, of another kind or newer, or that holds what no model can have: says where."""
 
     def __init__(self, path: str | Path, place: str, message: str):
-        self.path, self.place = Path(path), _shown(place, 200)
+        self.path, self.place = Path(path), _shown(place or "file", 200)
         super().__init__(f"{path}: {self.place}: {_shown(message, 1000)}")
 
 

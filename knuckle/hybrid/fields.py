@@ -131,7 +131,7 @@ def _plain(kind: Any, node: Any, place: str, members: Members) -> Any:
         return node
     if kind is int and type(node) is int and abs(node) < LARGEST:
         return node
-    if kind is float and (type(node) is float and math.isfinite(node) or type(node) is int and abs(node) < LARGEST):
+    if kind is float and ((type(node) is float and math.isfinite(node)) or (type(node) is int and abs(node) < LARGEST)):
         return node
     if kind is str and isinstance(node, str) and is_text(node):
         return node

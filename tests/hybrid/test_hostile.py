@@ -372,6 +372,7 @@ def test_containers_that_are_bombs_or_ambiguous_are_refused(files, tmp_path):
     assert loaded(zipped({**members, "model/more.npy": zeros}, zipfile.ZIP_DEFLATED), tmp_path) is None
     assert loaded(zipped({**members, "model/more.npy": npy_bytes(np.zeros(2))}), tmp_path) is None
     assert loaded(zipped({**members, "../evil.py": b"print()"}), tmp_path) is None
+    assert loaded(zipped({**members, "": b"print()"}), tmp_path) is None
     twice = members[MANIFEST].replace(b'"version": 1', b'"version": 1, "version": 1')
     assert loaded(zipped({**members, MANIFEST: twice}), tmp_path) is None
     assert loaded(zipped({**members, MANIFEST: members[MANIFEST][:-1] + b', "x": NaN}'}), tmp_path) is None
