@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+MOST = 100_000  # coordinates; more than any model has
 Vec = Float[Array | np.ndarray, " n"]
 
 
@@ -33,9 +34,14 @@ class Coordinates:
         turns = tuple((int(a), int(b)) for a, b in self.quaternions)
         object.__setattr__(self, "quaternions", turns)
         object.__setattr__(self, "periodic", tuple(int(place) for place in self.periodic))
+        if not 1 <= self.nv <= self.nq <= MOST:
+            raise ValueError(f"coordinates: expected 1 <= nv <= nq <= {MOST}, got nq {self.nq} and nv {self.nv}")
         inside = all(0 <= a <= self.nq - 4 and 0 <= b <= self.nv - 3 for a, b in turns)
-        if self.nv < 1 or self.nq != self.nv + len(turns) or not inside:
-            raise ValueError(f"{self}: nq must be nv and one more for each quaternion, which must lie within q and qd")
+        apart = len(self.plain_q) == self.nq - 4 * len(turns) and len(self.plain_v) == self.nv - 3 * len(turns)
+        if self.nq != self.nv + len(turns) or not inside or not apart:
+            raise ValueError(
+                f"{self}: nq must be nv and one more for each quaternion, and these lie apart within q and qd"
+            )
         if not set(self.periodic) <= set(self.plain_q.tolist()):
             raise ValueError(f"{self}: periodic coordinates must be among {self.plain_q.tolist()}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
 }
 POSITIVE_AT_ZERO = ("sigmoid", "softplus")
+MOST_TERMS = 100_000
 
 
 @register
@@ -141,6 +143,9 @@ class Polynomial(Network):
         self.inputs, self.outputs = checked_sizes("Polynomial: inputs, outputs", (inputs, outputs), least=2)
         (self.degree,) = checked_sizes("Polynomial: degree", (degree,), least=1)
         self.cross, self.constant = bool(cross), bool(constant)
+        products = self.inputs * self.degree  # no more than there are terms, and quick to know
+        if products > MOST_TERMS or (cross and math.comb(self.inputs + self.degree, self.degree) > MOST_TERMS):
+            raise ValueError(f"Polynomial: {inputs} inputs of degree {degree} have more than {MOST_TERMS} terms")
         self.coefficients = jnp.zeros((self.outputs, len(self.terms)))
 
     starts_at_zero = True

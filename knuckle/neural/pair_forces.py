@@ -15,6 +15,7 @@ from knuckle.neural.energy import positive
 from knuckle.neural.networks import MLP, checked_activation, checked_input, checked_sizes, each
 from knuckle.neural.registry import Network, as_type_of, register
 
+MOST_LINKS = 300  # of which all pairs are taken
 LAWS = ("conservative", "passive", "free")
 
 
@@ -135,6 +136,8 @@ class PairForces(Network):
 
 
 def _checked_pairs(links: int, pairs) -> tuple[tuple[int, int], ...]:
+    if pairs is None and links > MOST_LINKS:
+        raise ValueError(f"PairForces: say which pairs of {links} links; all of them are too many beyond {MOST_LINKS}")
     found = list(itertools.combinations(range(links), 2)) if pairs is None else [tuple(map(int, p)) for p in pairs]
     good = [len(p) == 2 and p[0] != p[1] and all(0 <= k < links for k in p) for p in found]
     if not found or not all(good):

@@ -234,6 +234,7 @@ def test_momentum_of_free_bodies_stays_in_a_rollout():
     ("make", "message"),
     [
         (lambda: neural.Coordinates(4, 4, ((0, 0),)), "nq must be nv and one more for each quaternion"),
+        (lambda: neural.Coordinates(10, 8, ((0, 0), (1, 0))), "lie apart within q and qd"),
         (lambda: neural.Coordinates(2, 2, (), (5,)), "periodic coordinates must be among"),
         (lambda: neural.Passive(2, structure="round", key=KEY), "structure must be 'full' or 'diagonal'"),
         (lambda: neural.Passive(2, key=KEY)(np.zeros(3)), "Passive takes a vector of 4 inputs"),

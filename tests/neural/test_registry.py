@@ -68,6 +68,10 @@ def test_a_structure_takes_no_memory_whatever_a_file_says():
         ({"class": "MLP", "arguments": {"sizes": [1, 1], "activation": "eval"}}, "activation must be one of"),
         ({"class": "MLP", "arguments": {"sizes": [1, 1]}, "stacked": -1}, "'stacked' must be a positive number"),
         ({"class": "Passive", "arguments": {"coordinates": {"nq": 3, "nv": 1}}}, "one more for each quaternion"),
+        ({"class": "Passive", "arguments": {"coordinates": {"nq": 10**15, "nv": 10**15}}}, "nq <= 100000"),
+        ({"class": "Polynomial", "arguments": {"inputs": 99, "outputs": 1, "degree": 99}}, "more than 100000 terms"),
+        ({"class": "Polynomial", "arguments": {"inputs": 10**9, "outputs": 1, "degree": 10**9}}, "more than 100000"),
+        ({"class": "PairForces", "arguments": {"links": 10**9}}, "all of them are too many"),
         ({"class": "Passive", "arguments": {"coordinates": "everything"}}, "coordinates must be a model"),
     ],
 )
