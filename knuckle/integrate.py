@@ -70,6 +70,7 @@ class RK4(Integrator):
             """Rates of (u, qd) at q = retract(q0, u)."""
             u, qd = offset
             q = retract(model, state.q, u)
+            loads.taps.moved_to(q, qd)
             return tangent_rate(model, u, qd), loads.acceleration(model, q, qd)
 
         def moved(rates, h):

@@ -44,7 +44,8 @@ from knuckle.contact.rows import (
 from knuckle.contact.search import Solution
 from knuckle.contact.system import Laws, System, Vec, block_scales, blocks, margin
 from knuckle.contact.tapped import acts_on_impulses, change_of_slip, contacts_as_used, impulses_as_used
-from knuckle.dynamics.aba import Factor, factor_mass_matrix
+from knuckle.dynamics.aba import Factor, factor_mass_matrix, inverse_or_zero
+from knuckle.dynamics.crba import joint_inertias
 from knuckle.kinematics import Articulation, articulation
 from knuckle.model.joints import retract
 from knuckle.model.model import Model, State
@@ -55,7 +56,7 @@ Time = float | Float[Array, ""]
 Motion = Callable[[Model, Vec | None, Vec | None], tuple[Vec, Model]]
 KEPT = "impulse"  # what reverse mode keeps of a step, so that no search is done again
 FASTEST_CORRECTION = 2.0  # [m/s or rad/s]; of limits and equalities that are far off
-HELD = 1e-8  # regularisation of limits, equalities and joint friction over their diagonal of A
+HELD = 1e-8  # regularisation of limits, equalities and joint friction over the inverse of what they move
 
 
 class Scene(NamedTuple):
@@ -176,7 +177,7 @@ class ContactModel(eqx.Module):
         push = push if slip is None else push._replace(aim=push.aim - slip)
         joint_laws = self._joint_laws(model, scene, dt)
         A = effective_inverse_mass(model.topology.dofs, factor, scene.J)
-        R = self._regularisation(model, scene, A)
+        R = self._regularisation(model, heavy, scene)
 
         def solved(push: Push, law: Law, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
             """The system under a law, what was found, and r, u and v with their derivatives."""
@@ -255,10 +256,12 @@ class ContactModel(eqx.Module):
         laws = Between(-above, below), Between(back, back, equal=True), Bounded(dt * friction)
         return tuple(law for law in laws if law.rows)
 
-    def _regularisation(self, model: Model, scene: Scene, A: Float[Array, "row row"]) -> Vec:
-        """R of all rows [1/kg]."""
+    def _regularisation(self, model: Model, heavy: Model, scene: Scene) -> Vec:
+        """R of all rows [1/kg], with derivative; of joint rows a share of what they move if other joints are held."""
         soft = jnp.repeat(self.softness(model, scene), scene.frame.shape[1])
-        diagonal = jnp.diagonal(A)[len(soft) :]
+        if not len(scene.J_joint):
+            return soft
+        diagonal = spatial.apply(scene.J_joint**2, inverse_or_zero(joint_inertias(heavy, scene.body)))
         start = len(scene.limits.J)
         parts = [diagonal[:start]]
         for size in scene.ties.block:

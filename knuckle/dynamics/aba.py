@@ -82,7 +82,7 @@ def factor_mass_matrix(model: Model, axes: Float[Array, "dof 6"], inertia: Float
         IA = children + I
         U = spatial.apply(IA, S)
         D = spatial.dot(S, U) + armature
-        D_inverse = _inverse_or_zero(D) if topology.weightless_tips else 1 / D
+        D_inverse = inverse_or_zero(D) if topology.weightless_tips else 1 / D
         return IA - spatial.outer(U, U) * D_inverse[:, None, None], (U, D_inverse)
 
     zero = jnp.zeros((6, 6), axes.dtype)
@@ -90,7 +90,7 @@ def factor_mass_matrix(model: Model, axes: Float[Array, "dof 6"], inertia: Float
     return Factor(axes, U, D_inverse)
 
 
-def _inverse_or_zero(D: Array) -> Array:
+def inverse_or_zero(D: Array) -> Array:
     """1/D; zero where a joint moves nothing, so that it does not accelerate."""
     heavy = D > 0
     return jnp.where(heavy, 1 / jnp.where(heavy, D, jnp.ones_like(D)), jnp.zeros_like(D))

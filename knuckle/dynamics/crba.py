@@ -7,11 +7,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
-from knuckle.kinematics import articulation
+from knuckle.kinematics import Articulation, articulation
 from knuckle.model.model import Model
 from knuckle.tree import inward_sum, rows
 
 Vec = Float[Array | np.ndarray, " n"]
+
+
+def joint_inertias(model: Model, body: Articulation) -> Float[Array, " dof"]:
+    """The diagonal of the mass matrix: what each joint moves if the others are held, armature included."""
+    topology = model.topology
+    composite = rows(inward_sum(topology.links, body.inertia), topology.dof_link)
+    return spatial.dot(body.axes, spatial.apply(composite, body.axes)) + jnp.asarray(model.armature)
 
 
 def crba(model: Model, q: Vec) -> Float[Array, "dof dof"]:

@@ -35,6 +35,9 @@ class Taps:
         """As called; when a step computes the quantity once more (`again`), the same change is added."""
         return value
 
+    def moved_to(self, q, qd) -> None:
+        """Within a step, an integrator evaluates forces at other coordinates and velocities: networks read those."""
+
     def damping(self) -> Float[Array, " nv"] | None:
         """At least as much damping at each joint as networks that only take energy give: for implicit integration."""
         return None
@@ -89,6 +92,11 @@ class OpenTaps(Taps):
         after = self(name, value)
         self.change[name] = after - value
         return after
+
+    def moved_to(self, q, qd):
+        for name, value in (("q", q), ("qd", qd)):
+            if name in self.seen:
+                self.seen[name] = self.seen[name]._replace(array=value)
 
     def damping(self):
         return sum(self.dampings.values()) if self.dampings else None

@@ -179,6 +179,16 @@ def test_rows_are_shared_or_each_has_its_own():
         np.testing.assert_allclose(ours.qd, wanted.qd, rtol=1e-12)
 
 
+def test_networks_read_the_stages_of_an_integrator():
+    model = robots.load("double_pendulum")
+    state = model.state(np.array([1.0, 2.0]), np.array([0.5, -0.3]))
+    damped = eqx.tree_at(lambda m: m.damping, model, model.damping + 0.3)
+    drag = kn.Augment(Linear(-0.3 * jnp.eye(2)), "qd", zero_start=False)
+    options = {"dt": 0.01, "steps": 20, "integrator": kn.RK4(), "native": True}
+    ours = kn.rollout(model, state, blueprint=kn.Blueprint({"joint/force": drag}), **options)
+    np.testing.assert_allclose(ours.q, kn.rollout(damped, state, **options).q, rtol=1e-12)
+
+
 def remembered(state):
     assert state.memory is not None
     return state.memory
