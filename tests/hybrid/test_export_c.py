@@ -69,7 +69,7 @@ def saved_and_loaded(hybrid: Hybrid, folder) -> Hybrid:
     return load_hybrid(folder / "a.knuckle")
 
 
-def test_a_pendulum_with_six_networks_as_c(tmp_path):
+def test_a_pendulum_with_seven_networks_as_c(tmp_path):
     hybrid = HYBRIDS["pendulum"]
     exported, expected = Exported(saved_and_loaded(hybrid, tmp_path), tmp_path), jax.jit(stepper(hybrid))
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import pytest
 
 import knuckle as kn
 from knuckle import native, neural
-from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
+from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, networks, save_hybrid
 from knuckle.hybrid.file import difference
 from tests.hybrid.examples import HYBRIDS, KEY, PENDULUM, STATE, everything, fields, in_type, mlp_of_equinox
 from tests.neural.examples import CASES, blueprint, model_of, trained
@@ -38,6 +38,24 @@ def test_everything_comes_back_bit_for_bit(name, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_every_network_comes_back_bit_for_bit(name, tmp_path):
     before = Hybrid(model_of(name), blueprint(name, trained(CASES[name][0])))
+    save_hybrid(tmp_path / "a.knuckle", **fields(before))
+    assert difference(before, load_hybrid(tmp_path / "a.knuckle")) is None
+
+
+BLOCKS = {
+    "GRUCell": eqx.nn.GRUCell(4, 2, use_bias=False, key=KEY),
+    "LSTMCell": eqx.nn.LSTMCell(4, 2, key=KEY),
+    "LayerNorm": eqx.nn.LayerNorm((2, 2), use_bias=False),
+    "Linear": eqx.nn.Linear("scalar", 2, use_bias=False, key=KEY),
+    "MLP": eqx.nn.MLP(4, "scalar", 3, 2, use_final_bias=False, dtype=jnp.float32, key=KEY),
+    "Identity": eqx.nn.Identity(),
+}
+
+
+@pytest.mark.parametrize("network", [*BLOCKS.values(), *map(eqx.nn.Lambda, networks.FUNCTIONS.values())])
+def test_every_block_of_equinox_and_every_function_comes_back(network, tmp_path):
+    assert set(BLOCKS) == set(networks.BLOCKS)
+    before = Hybrid(PENDULUM, kn.Blueprint({"joint/force": kn.Augment(network, STATE)}))
     save_hybrid(tmp_path / "a.knuckle", **fields(before))
     assert difference(before, load_hybrid(tmp_path / "a.knuckle")) is None
 
