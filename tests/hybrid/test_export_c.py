@@ -39,29 +39,31 @@ def touching_hybrid() -> Hybrid:
 
 
 class Exported:
-    """The C function of a step, called through a shared library."""
+    """The C function of a step, called through a shared library; a state is all that persists, memory included."""
 
-    def __init__(self, hybrid: Hybrid, folder):
-        nq, nv = hybrid.model.nq, hybrid.model.nv
-        native.export_c(stepper(hybrid), (np.zeros(nq), np.zeros(nv)), folder, "hybrid_step")
+    def __init__(self, hybrid: Hybrid, state: kn.State, folder):
+        native.export_c(lambda state: hybrid.step(state), (state,), folder, "hybrid_step")
         subprocess.run([str(CC), *STRICT, "hybrid_step.c", "-o", "step.so", "-lm"], cwd=folder, check=True)
         found = re.search(r"WORKSPACE_BYTES (\d+)", (folder / "hybrid_step.h").read_text())
         assert found is not None
         self.call = ctypes.CDLL(str(folder / "step.so")).hybrid_step
         self.workspace = np.zeros(int(found[1]) // 8 + 1)
 
-    def __call__(self, q: np.ndarray, qd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        after = np.full_like(q, np.nan), np.full_like(qd, np.nan)
-        self.call(*(ctypes.c_void_p(a.ctypes.data) for a in (q, qd, *after, self.workspace)))
-        return after
+    def __call__(self, state: kn.State) -> kn.State:
+        leaves, tree = jax.tree.flatten(state)
+        before = [np.ascontiguousarray(leaf, float) for leaf in leaves]
+        after = [np.full_like(leaf, np.nan) for leaf in before]
+        self.call(*(ctypes.c_void_p(array.ctypes.data) for array in (*before, *after, self.workspace)))
+        return tree.unflatten(after)
 
 
-def stepper(hybrid: Hybrid):
-    def hybrid_step(q, qd):
-        after = hybrid.step(kn.State(q, qd))
-        return after.q, after.qd
+def moved(state: kn.State, q: np.ndarray, qd: np.ndarray) -> kn.State:
+    return kn.State(q, qd, state.impulse, state.memory)
 
-    return hybrid_step
+
+def assert_near(found: kn.State, wanted: kn.State, tolerance: float) -> None:
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
 def saved_and_loaded(hybrid: Hybrid, folder) -> Hybrid:
@@ -71,23 +73,28 @@ def saved_and_loaded(hybrid: Hybrid, folder) -> Hybrid:
 
 def test_a_pendulum_with_seven_networks_as_c(tmp_path):
     hybrid = HYBRIDS["pendulum"]
-    exported, expected = Exported(saved_and_loaded(hybrid, tmp_path), tmp_path), jax.jit(stepper(hybrid))
+    expected = jax.jit(lambda state: hybrid.step(state))
+    first = expected(kn.State(np.zeros(2), np.zeros(2)))
+    assert first.memory is not None and len(first.memory) == 2  # a recurrent state, and a force of the step before
+    exported = Exported(saved_and_loaded(hybrid, tmp_path), first, tmp_path)
     rng = np.random.default_rng(0)
-    for _ in range(20):
-        q, qd = rng.normal(size=2), rng.normal(size=2)
-        for found, wanted in zip(exported(q, qd), expected(q, qd), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)  # another order of sums
+    for _ in range(10):
+        found = wanted = moved(first, rng.normal(size=2), rng.normal(size=2))
+        for _ in range(3):
+            found, wanted = exported(found), expected(wanted)
+        assert_near(found, wanted, 1e-12)  # sums in another order
 
 
 def test_five_links_with_contact_and_a_network_of_175_numbers_as_c(tmp_path):
     hybrid = touching_hybrid()
-    exported, expected = Exported(saved_and_loaded(hybrid, tmp_path), tmp_path), native.jit(stepper(hybrid))
+    expected = native.jit(lambda state: hybrid.step(state))
+    touching = np.array([0.9516, 0, 0, 0, 0])  # the last ball at the ground
+    first = expected(kn.State(touching, np.zeros(5)))
+    exported = Exported(saved_and_loaded(hybrid, tmp_path), first, tmp_path)
     rng = np.random.default_rng(0)
-    touched = 0
+    overlaps = 0
     for _ in range(20):
-        q = np.array([0.9516, 0, 0, 0, 0]) + 0.02 * rng.normal(size=5)  # the last ball at the ground
-        qd = rng.normal(size=5)
-        for found, wanted in zip(exported(q, qd), expected(q, qd), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)  # contact is solved to 1e-8 m/s
-        touched += 1.5 - 0.5 * np.cos(np.cumsum(q)).sum() < 0.05
-    assert 5 <= touched <= 15  # in some states it overlaps the ground, in others it does not
+        state = moved(first, touching + 0.02 * rng.normal(size=5), rng.normal(size=5))
+        assert_near(exported(state), expected(state), 1e-9)  # contact is solved to 1e-8 m/s
+        overlaps += 1.5 - 0.5 * np.cos(np.cumsum(state.q)).sum() < 0.05
+    assert 5 <= overlaps <= 15  # in some states it overlaps the ground, in others it does not
