@@ -152,7 +152,7 @@ def picture(found: dict, path: Path) -> None:
         axes[1, 1].set(xlabel="joint speed [rad/s]; shaded: faster than in the log", xlim=(-6, 6))
         low, high = axes[0, 0].get_ylim()
         axes[0, 0].set_ylim(low, high + 0.35 * (high - low))
-        axes[0, 0].legend(loc="upper right", ncols=3)
+        axes[0, 0].legend(loc="upper center", ncols=3, handlelength=1.4, columnspacing=1.2, fontsize="small")
         axes[0, 1].legend(loc="upper right")
         figure.savefig(path)
 

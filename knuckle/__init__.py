@@ -33,7 +33,8 @@ from knuckle.tap_list import list_taps
 from knuckle.taps import Augment, Blueprint, previous
 
 if TYPE_CHECKING:
-    from knuckle import native, neural, optim, sysid
+    from knuckle import hybrid, native, neural, optim, sysid
+    from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,8 @@ __all__ = [
     "Connect",
     "ExplicitEuler",
     "Frame",
+    "Hybrid",
+    "HybridFileError",
     "Implicit",
     "Link",
     "Mimic",
@@ -59,10 +62,12 @@ __all__ = [
     "dynamics",
     "forces",
     "free",
+    "hybrid",
     "kinematics",
     "linearize",
     "list_taps",
     "load",
+    "load_hybrid",
     "model",
     "motor",
     "native",
@@ -76,6 +81,7 @@ __all__ = [
     "revolute",
     "rollout",
     "save",
+    "save_hybrid",
     "shapes",
     "spatial",
     "step",
@@ -87,8 +93,10 @@ __all__ = [
 
 def __getattr__(name: str):
     """These parts are imported when they are first used: they load LLVM, SciPy and more."""
-    if name in ("native", "neural", "optim", "sysid"):
-        import importlib
+    import importlib
 
+    if name in ("hybrid", "native", "neural", "optim", "sysid"):
         return importlib.import_module(f"knuckle.{name}")
+    if name in ("Hybrid", "HybridFileError", "load_hybrid", "save_hybrid"):
+        return getattr(importlib.import_module("knuckle.hybrid"), name)
     raise AttributeError(f"module 'knuckle' has no attribute {name!r}")
