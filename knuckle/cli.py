@@ -1,27 +1,25 @@
-"""The command line: `knuckle simulate`."""
+"""The command line: all commands, and `knuckle simulate`."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 import knuckle as kn
+from knuckle.cli_common import TOUCHING, Touching, err, fail, load, made_folder, out, plain
 from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import Integrator
 from knuckle.model.joints import neutral
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
 MOST_STEPS, LEAST_PIECES, LONGEST_PIECE = 1_000_000, 100, 2000
 
 
@@ -42,21 +40,6 @@ METHODS = {
 }
 
 
-class Touching(StrEnum):
-    """Contact models by the names of the command line."""
-
-    NONE = "none"
-    IMPULSE = "impulse"
-    COMPLIANT = "compliant"
-    INTERIOR_POINT = "interior-point"
-
-
-TOUCHING = {
-    Touching.NONE: None,
-    Touching.IMPULSE: kn.contact.Impulse(),
-    Touching.COMPLIANT: kn.contact.Compliant(),
-    Touching.INTERIOR_POINT: kn.contact.InteriorPoint(),
-}
 WITH_CONTACT = (Method.SEMI_IMPLICIT, Method.IMPLICIT)
 INTERRUPTED = "interrupted"
 DIVERGED = "the simulation diverged to values that are not finite"
@@ -118,23 +101,23 @@ def simulate(
             steps = _steps(time, dt)
             if contact is not Touching.NONE and integrator not in WITH_CONTACT:
                 raise ValueError(f"--contact needs --integrator {' or '.join(WITH_CONTACT)}, got {integrator}")
-            model = _load(robot, floating, repair_inertia)
+            model = load(robot, floating, repair_inertia)
             state = _start(model, q, qd, keyframe)
             held = _control(model, state, control)
             _check_pairs(model, TOUCHING[contact])
-            folder = _folder(folder or Path("runs") / Path(robot).stem)
+            folder = made_folder(folder or Path("runs") / Path(robot).stem)
         except (ValueError, OSError) as error:
-            _fail(str(error))
+            fail(str(error))
         _announce(model, state, contact)
         run = _simulate(model, state, held, dt, steps, METHODS[integrator], TOUCHING[contact])
         if len(run.motion.time) < 2:
-            _fail(f"{run.ended_by} at the first step: nothing is written", _code(run))
+            fail(f"{run.ended_by} at the first step: nothing is written", _code(run))
         _write(model, run.motion, folder, f"{model.name}   {integrator.value}, dt = {dt:g} s")
     if run.unsolved:
         err.print(f"[yellow]warning:[/] contact was not solved to its tolerance in {run.unsolved} steps")
     if run.ended_by:
         until = f"written is what was simulated until {run.motion.time[-1]:.4g} s of {time:g} s"
-        _fail(f"{run.ended_by}; {until}", _code(run))
+        fail(f"{run.ended_by}; {until}", _code(run))
 
 
 def _weightless_joints(model: kn.Model, state: kn.State) -> list[str]:
@@ -148,16 +131,6 @@ def _code(run: Run) -> int:
     return 130 if run.ended_by == INTERRUPTED else 1
 
 
-def _fail(message: str, code: int = 1) -> NoReturn:
-    err.print(f"[bold red]error:[/] {_plain(message)}")
-    raise typer.Exit(code)
-
-
-def _plain(text: str) -> str:
-    """Text in which rich sees no markup."""
-    return text.replace("[", r"\[")
-
-
 def _steps(time: float, dt: float) -> int:
     for name, value in (("--time", time), ("--dt", dt)):
         if not (math.isfinite(value) and value > 0):
@@ -165,41 +138,6 @@ def _steps(time: float, dt: float) -> int:
     if not 1 <= round(time / dt) <= MOST_STEPS:
         raise ValueError(f"--time / --dt must give 1 to {MOST_STEPS:,} steps, got {time:g} / {dt:g} = {time / dt:g}")
     return round(time / dt)
-
-
-def _load(robot: str, floating: bool | None, repair_inertia: bool) -> kn.Model:
-    """A built-in robot by name, else a file; what the reader mended or left out is shown."""
-    from knuckle import robots
-
-    built_in = robot in robots.names()
-    if not built_in and Path(robot).is_dir():
-        raise ValueError(f"{robot} is a folder; expected a URDF or MJCF file, or one of {', '.join(robots.names())}")
-    if not built_in and not Path(robot).is_file():
-        raise ValueError(f"no file and no built-in robot {robot!r}; built in are {', '.join(robots.names())}")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        path = robots.path(robot) if built_in else Path(robot)
-        model = _read(path, floating, repair_inertia)
-    for warning in caught:
-        err.print(f"[yellow]warning:[/] {_plain(str(warning.message))}")
-    return model
-
-
-def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:
-    from knuckle.model.load import load
-    from knuckle.model.report import LoadError
-
-    def loaded(repair_inertia: bool) -> kn.Model | LoadError:
-        try:
-            return load(path, floating=floating, repair_inertia=repair_inertia)
-        except LoadError as error:
-            return error
-
-    found = loaded(repair_inertia)
-    if isinstance(found, LoadError):
-        mendable = not repair_inertia and not isinstance(loaded(True), LoadError)
-        raise ValueError(f"{found}\nit loads with --repair-inertia") if mendable else found
-    return found
 
 
 def _numbers(text: str, option: str) -> np.ndarray:
@@ -250,14 +188,6 @@ def _holding(model: kn.Model, state: kn.State) -> np.ndarray:
     return np.divide(-actuators.bias[:, 1] * length, gain, out=np.zeros(model.nu), where=gain != 0)
 
 
-def _folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out: cannot make the folder {folder} ({error.strerror})") from error
-    return folder
-
-
 def _check_pairs(model: kn.Model, contact: ContactModel | None) -> None:
     """Raise if two shapes that may touch have no test."""
     if contact is not None:
@@ -266,7 +196,7 @@ def _check_pairs(model: kn.Model, contact: ContactModel | None) -> None:
 
 def _announce(model: kn.Model, state: kn.State, contact: Touching) -> None:
     out.print(
-        f"[bold]{_plain(model.name)}[/]: {len(model.link_names)} links, nq {model.nq}, nv {model.nv}, nu {model.nu}"
+        f"[bold]{plain(model.name)}[/]: {len(model.link_names)} links, nq {model.nq}, nv {model.nv}, nu {model.nu}"
     )
     touching = any(a and b for a in model.geometry.contype for b in model.geometry.conaffinity)
     ignored = [
@@ -279,7 +209,7 @@ def _announce(model: kn.Model, state: kn.State, contact: Touching) -> None:
     still = _weightless_joints(model, state) if model.topology.weightless_tips else []
     if still:
         out.print(
-            f"[yellow]note:[/] no mass or inertia hangs on joint {_plain(', '.join(still))}: it does not accelerate"
+            f"[yellow]note:[/] no mass or inertia hangs on joint {plain(', '.join(still))}: it does not accelerate"
         )
 
 
@@ -359,7 +289,7 @@ def _write(model: kn.Model, motion: kn.Trajectory, folder: Path, title: str) -> 
     np.savetxt(folder / "trajectory.csv", table, delimiter=",", header=",".join(columns), comments="", fmt="%.12g")
     motion_figure(model, motion, energies, title).savefig(folder / "motion.png")
     names = " ".join(str(folder / name) for name in ("trajectory.npz", "trajectory.csv", "motion.png"))
-    out.print(f"wrote {_plain(names)}")
+    out.print(f"wrote {plain(names)}")
 
 
 COORDINATES = {"planar": ".x .y .angle", "ball": ".w .x .y .z", "free": ".x .y .z .qw .qx .qy .qz"}

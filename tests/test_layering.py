@@ -3,7 +3,8 @@
 The rule: each part of the package may import parts that stand before it in ORDER, and itself; an import inside a
 function, or one for type checking only, counts like any other. `native` and `optim` import nothing of ours. `neural`
 imports `taps` only, and only what stands above `simulate` may import `neural`: the physics never knows the learned
-part. Only `cli` and the package's own `__init__` import the package as a whole. Relative imports stay within a part.
+part. Only the command line (COMMANDS) and the package's own `__init__` import the package as a whole. Relative imports
+stay within a part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ PACKAGE = Path(__file__).parents[1] / "knuckle"
 
 PHYSICS = ("taps", "spatial", "tree", "model", "robots", "kinematics", "dynamics", "contact", "constraints", "forces")
 STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
-ABOVE = ("neural", "hybrid", "sysid", "control", "envs", "layers", "viewer", "cli")
+COMMANDS = ("cli_common", "cli_fit", "cli_info", "cli")
+ABOVE = ("neural", "hybrid", "sysid", "control", "envs", "layers", "viewer", *COMMANDS)
 ORDER = ("native", "optim", *PHYSICS, *STEPPING, *ABOVE)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {"native": (), "optim": (), "neural": ("taps",)}
 WHOLE = "knuckle"
@@ -29,7 +31,7 @@ def allowed(part: str) -> set[str]:
     if part not in ORDER:
         raise ValueError(f"knuckle.{part} is not in ORDER of {Path(__file__).name}: say there where it stands")
     below = EXCEPTIONS.get(part, ORDER[: ORDER.index(part)])
-    return {part, *below, *([WHOLE] if part == "cli" else [])}
+    return {part, *below, *([WHOLE] if part in COMMANDS else [])}
 
 
 def imports(part: str, depth: int, source: str) -> Iterator[tuple[int, str]]:

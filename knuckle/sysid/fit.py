@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import equinox as eqx
@@ -14,7 +14,7 @@ import numpy as np
 from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.model import Model
-from knuckle.optim import LBFGSB, LevenbergMarquardt, LocalSolver, Result
+from knuckle.optim import LBFGSB, LevenbergMarquardt, LocalSolver, Problem, Result, Status
 from knuckle.sysid.held_out import HeldOut, held_out_errors
 from knuckle.sysid.objective import Objective, noise_of
 from knuckle.sysid.parameters import Parameters, Prior, choose
@@ -91,6 +91,7 @@ def fit(
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
+    watch: Callable[[float], None] | None = None,
 ) -> Fit:
     """Fit a model, and the networks of a blueprint, to recordings.
 
@@ -103,7 +104,8 @@ def fit(
         observe: for channels of one's own, function(model, state) that gives what is measured.
         offsets: channels with an unknown constant offset. delays: whether sensors or actuators may be late.
         held_out: share of the data, or recordings, that the fit does not see.
-        progress: told in words what is going on.
+        seconds: for the search; Ctrl-C ends it too, and what was found so far is kept.
+        progress: told in words what is going on. watch: told half the sum of squares wherever the search looks.
     """
     with jax.enable_x64(True):
         return _fit(
@@ -111,12 +113,12 @@ def fit(
             [recordings] if isinstance(recordings, Recording) else list(recordings),
             choose(model, free, contact),
             *(blueprint, contact, integrator, loss, segment, step, dict(noise or {}), dict(observe or {})),
-            *(tuple(offsets), tuple(delays), held_out, solver, seed, seconds, progress or (lambda text: None)),
+            *(tuple(offsets), tuple(delays), held_out, solver, seed, seconds, progress or (lambda text: None), watch),
         )
 
 
 def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, segment, step, noise, observe, offsets,
-         delays, held_out, solver, seed, seconds, progress) -> Fit:  # fmt: skip
+         delays, held_out, solver, seed, seconds, progress, watch) -> Fit:  # fmt: skip
     train, test = _parts(recordings, held_out, seed)
     given, noise = set(noise), {**_noise(train), **noise}
     period = float(np.median([r.period for r in train]))
@@ -131,11 +133,14 @@ def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, se
         raise ValueError("nothing is free: choose parameters by free=, or give a blueprint")
     objective = Objective(simulator, shots, fixed_starts=loss == "one step")
     progress(f"{objective.size} free numbers, {shots.count} pieces of {shots.samples} samples, compiling")
-    x = objective.first
+    x, result = objective.first, None
     for _ in range(4):
-        result = _solved(objective, x, solver, seconds)
+        result = _searched(objective, x, result, solver, seconds, watch)
+        seconds = None if seconds is None else max(seconds - result.seconds, 0.0)
         x = result.x
         progress(f"{result.status} after {result.iterations} iterations, half the sum of squares {result.value:.6g}")
+        if result.status in (Status.INTERRUPTED, Status.TIME_LIMIT):
+            break
         factors = {key: f for key, f in _left(objective, x).items() if key not in given}
         if all(abs(f - 1) < SETTLED for f in factors.values()):
             break
@@ -195,11 +200,34 @@ def _seen_through(shots: Shots, instruments: Instruments) -> Shots:
     return eqx.tree_at(lambda s: (s.weight, s.known), shots, (weight, 10 * np.asarray(shots.known)))
 
 
-def _solved(objective: Objective, x: np.ndarray, solver: LocalSolver | None, seconds: float | None) -> Result:
+def _searched(objective, x, last: Result | None, solver, seconds, watch) -> Result:
+    """What a solver finds from x; interrupted before it looked anywhere, the last result."""
+    try:
+        return _solved(objective, x, solver, seconds, watch)
+    except KeyboardInterrupt:
+        if last is None:
+            raise
+        return replace(last, status=Status.INTERRUPTED)
+
+
+def _solved(objective: Objective, x: np.ndarray, solver: LocalSolver | None, seconds, watch) -> Result:
     if solver is None:
         solver = LevenbergMarquardt(value_tolerance=1e-8) if objective.size <= MANY else LBFGSB()
     problem = objective.problem() if isinstance(solver, LevenbergMarquardt) else objective.smooth()
+    if watch is not None:
+        problem.function = _watched(problem, watch)
     return solver(problem, x, seconds=seconds)
+
+
+def _watched(problem: Problem, watch: Callable[[float], None]) -> Callable:
+    function = problem.function
+
+    def watched(x):
+        value, derivative = function(x)
+        watch(float(value) if np.ndim(value) == 0 else 0.5 * float(value @ value))
+        return value, derivative
+
+    return watched
 
 
 def _left(objective: Objective, x: np.ndarray) -> dict[str, float]:

@@ -1,0 +1,85 @@
+"""What all commands share: the console, robots by name or file, and errors in one line."""
+
+from __future__ import annotations
+
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+import knuckle as kn
+
+out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Touching(StrEnum):
+    """Contact models by the names of the command line."""
+
+    NONE = "none"
+    IMPULSE = "impulse"
+    COMPLIANT = "compliant"
+    INTERIOR_POINT = "interior-point"
+
+
+TOUCHING = {
+    Touching.NONE: None,
+    Touching.IMPULSE: kn.contact.Impulse(),
+    Touching.COMPLIANT: kn.contact.Compliant(),
+    Touching.INTERIOR_POINT: kn.contact.InteriorPoint(),
+}
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    err.print(f"[bold red]error:[/] {plain(message)}")
+    raise typer.Exit(code)
+
+
+def plain(text: str) -> str:
+    """Text in which rich sees no markup."""
+    return text.replace("[", r"\[")
+
+
+def load(robot: str, floating: bool | None = None, repair_inertia: bool = False) -> kn.Model:
+    """A built-in robot by name, else a file; what the reader mended or left out is shown."""
+    from knuckle import robots
+
+    built_in = robot in robots.names()
+    if not built_in and Path(robot).is_dir():
+        raise ValueError(f"{robot} is a folder; expected a URDF or MJCF file, or one of {', '.join(robots.names())}")
+    if not built_in and not Path(robot).is_file():
+        raise ValueError(f"no file and no built-in robot {robot!r}; built in are {', '.join(robots.names())}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        path = robots.path(robot) if built_in else Path(robot)
+        model = _read(path, floating, repair_inertia)
+    for warning in caught:
+        err.print(f"[yellow]warning:[/] {plain(str(warning.message))}")
+    return model
+
+
+def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:
+    from knuckle.model.load import load as load_file
+    from knuckle.model.report import LoadError
+
+    def loaded(repair_inertia: bool) -> kn.Model | LoadError:
+        try:
+            return load_file(path, floating=floating, repair_inertia=repair_inertia)
+        except LoadError as error:
+            return error
+
+    found = loaded(repair_inertia)
+    if isinstance(found, LoadError):
+        mendable = not repair_inertia and not isinstance(loaded(True), LoadError)
+        raise ValueError(f"{found}\nit loads with --repair-inertia") if mendable else found
+    return found
+
+
+def made_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out: cannot make the folder {folder} ({error.strerror})") from error
+    return folder
