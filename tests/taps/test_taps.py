@@ -79,10 +79,12 @@ def test_untrained_networks_everywhere_leave_the_physics_to_the_last_bit_and_hav
     state = sliding(model) if contact else model.state(np.array([1.0, 2.0]), np.array([0.5, -0.3]))
     blueprint = everywhere(model, contact, mode)
     options = {"dt": DT, "steps": 3, "contact": contact}
-    hybrid = jax.jit(lambda b: kn.rollout(model, state, blueprint=b, **options))(blueprint)
-    plain = jax.jit(lambda: kn.rollout(model, state, **options))()
-    np.testing.assert_array_equal(hybrid.q, plain.q)
-    np.testing.assert_array_equal(hybrid.qd, plain.qd)
+    compiled = kn.native.jit if scene == "rigid" else jax.jit  # XLA takes long over rigid contact
+    hybrid = compiled(lambda b: kn.rollout(model, state, blueprint=b, **options))(blueprint)
+    plain = compiled(lambda b: kn.rollout(model, state, **options))(blueprint)
+    last_bit = 1e-16 if scene == "rigid" else 0.0  # native code folds masses that no network touches
+    np.testing.assert_allclose(hybrid.q, plain.q, rtol=last_bit, atol=last_bit)
+    np.testing.assert_allclose(hybrid.qd, plain.qd, rtol=last_bit, atol=last_bit)
 
     def end(blueprint):
         run = kn.rollout(model, state, blueprint=blueprint, **options)
