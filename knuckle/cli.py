@@ -14,12 +14,17 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 import knuckle as kn
+from knuckle import cli_fit, cli_info
 from knuckle.cli_common import TOUCHING, Touching, err, fail, load, made_folder, out, plain
 from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import Integrator
 from knuckle.model.joints import neutral
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(cli_fit.fit)
+app.command()(cli_fit.demo)
+app.command()(cli_info.info)
+app.command()(cli_info.export)
 MOST_STEPS, LEAST_PIECES, LONGEST_PIECE = 1_000_000, 100, 2000
 
 

@@ -1,0 +1,163 @@
+"""The commands `knuckle info` and `knuckle export`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import knuckle as kn
+from knuckle.cli_common import TOUCHING, Touching, fail, load, out, plain
+
+ROBOT_OR_HYBRID = "A built-in robot, or the path of a URDF, MJCF or .knuckle file."
+
+
+def info(
+    robot: Annotated[str, typer.Argument(help=ROBOT_OR_HYBRID)],
+    contact: Annotated[
+        Touching, typer.Option(help="How bodies touch: has parameters and taps of its own.")
+    ] = Touching.NONE,
+) -> None:
+    """Show what is in a model, what of it can be fitted, and which quantities networks can act on (taps)."""
+    with jax.enable_x64(True):
+        try:
+            hybrid = _hybrid(robot)
+            taps = kn.list_taps(hybrid.model, contact=TOUCHING[contact] or hybrid.contact)
+        except (ValueError, OSError) as error:
+            fail(str(error))
+        model = hybrid.model
+        sizes = f"{len(model.link_names)} links, nq {model.nq}, nv {model.nv}, nu {model.nu}"
+        out.print(f"[bold]{plain(model.name)}[/]: {sizes}, {float(np.sum(model.inertia.mass)):.4g} kg in all")
+        out.print(_links(model))
+        _print_extras(model)
+        if hybrid.blueprint is not None:
+            out.print(plain(repr(hybrid.blueprint)))
+        out.print("\n[bold]can be fitted[/] (knuckle fit --free PATTERN)")
+        out.print(_fittable(model, TOUCHING[contact] or hybrid.contact))
+        out.print("\n[bold]taps[/] (knuckle fit --network TAP)")
+        out.print(_table(("tap", "shape", "unit", "meaning"), [
+            (t.name, str(t.shape), t.unit, t.meaning + (" (read only)" if t.read_only else "")) for t in taps
+        ]))  # fmt: skip
+
+
+def export(
+    robot: Annotated[str, typer.Argument(help=ROBOT_OR_HYBRID)],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="A .urdf, .xml, .mjcf or .c file.")],
+    dt: Annotated[
+        float | None, typer.Option(help="Time step in s of the C function; by default the file's, or 0.001.")
+    ] = None,
+    contact: Annotated[Touching, typer.Option(help="How bodies touch in the C function.")] = Touching.NONE,
+) -> None:
+    """Write a robot as URDF or MJCF, or one step of its simulation as C that allocates nothing, networks included."""
+    with jax.enable_x64(True):
+        try:
+            hybrid = _hybrid(robot)
+            if target.suffix == ".c":
+                written = _export_c(hybrid, target, dt, contact)
+            else:
+                _refuse_networks(hybrid, target)
+                kn.save(hybrid.model, target)
+                written = target
+        except (ValueError, OSError, NotImplementedError) as error:
+            fail(str(error))
+    out.print(f"wrote {plain(str(written))}")
+
+
+def _hybrid(robot: str) -> kn.Hybrid:
+    if Path(robot).suffix == ".knuckle":
+        return kn.load_hybrid(robot)
+    return kn.Hybrid(load(robot))
+
+
+def _refuse_networks(hybrid: kn.Hybrid, target: Path) -> None:
+    if target.suffix not in (".urdf", ".xml", ".mjcf"):
+        raise ValueError(f"OUT must end in .urdf, .xml, .mjcf or .c, got {str(target)!r}")
+    if hybrid.blueprint is not None and hybrid.blueprint.size:
+        taps = ", ".join(hybrid.blueprint.augments)
+        raise ValueError(f"{target.suffix} holds no networks, and there are some at {taps}; .c does")
+
+
+def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None, contact: Touching) -> Path:
+    """The step as C, with header, example and CMake file beside it, in the folder of the target."""
+    dt = dt if dt is not None else hybrid.dt or 1e-3
+    if not (math.isfinite(dt) and dt > 0):
+        raise ValueError(f"--dt must be a positive number of seconds, got {dt:g}")
+    model = hybrid.model
+    touching = TOUCHING[contact] or hybrid.contact
+    options = {"dt": dt, "contact": touching}
+    state = jax.tree.map(jnp.asarray, model.state())
+    control = jnp.zeros(model.nu)
+
+    def step(state, control):
+        return hybrid.step(state, control, **options)
+
+    first = step(state, control)  # with all that a step remembers
+    name = "".join(c if c.isalnum() and c.isascii() else "_" for c in target.stem)
+    if name != target.stem:
+        raise ValueError(f"{target.name}: a C function's name has only letters, digits and _; for example {name}.c")
+    if not target.parent.is_dir():
+        raise ValueError(f"there is no folder {target.parent}")
+    kn.native.export_c(step, (first, control), target.parent, name)
+    return target
+
+
+def _table(head: tuple[str, ...], rows) -> Table:
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _links(model: kn.Model) -> Table:
+    topology = model.topology
+    rows = []
+    for i, link in enumerate(topology.link_names):
+        parent = topology.parent[i]
+        limits = [f"{float(a):.4g} .. {float(b):.4g}" for a, b in zip(model.lower, model.upper, strict=True)]
+        first = int(topology.v_start[i])
+        limited = topology.kind[i] in ("revolute", "prismatic") and first < len(limits)
+        rows.append((
+            link, "world" if parent < 0 else topology.link_names[parent], topology.joint_names[i], topology.kind[i],
+            limits[first] if limited else "", f"{float(model.inertia.mass[i]):.4g}",
+        ))  # fmt: skip
+    return _table(("link", "on", "by joint", "kind", "limits", "mass [kg]"), rows)
+
+
+def _print_extras(model: kn.Model) -> None:
+    extras = {
+        "actuators": model.actuators.names,
+        "frames": model.frames.names,
+        "shapes": tuple(
+            f"{n or '(no name)'} ({k})" for n, k in zip(model.geometry.names, model.geometry.kind, strict=True)
+        ),
+        "equalities": model.equalities.names,
+        "keyframes": tuple(model.keyframes),
+    }
+    for name, items in extras.items():
+        if items:
+            out.print(f"{name}: {plain(', '.join(items))}")
+
+
+def _fittable(model: kn.Model, contact) -> Table:
+    """One row for each family: its pattern, whose it is, and values."""
+    from knuckle.sysid.parameters import DEFAULT, fittable
+
+    families: dict[str, list[str]] = {}
+    found = fittable(model, contact)
+    for name in found:
+        owner, _, family = name.rpartition(".")
+        families.setdefault(name if owner in ("world", "contact") else f"*.{family}", []).append(name)
+    rows = []
+    for pattern, names in families.items():
+        family, _ = found[names[0]]
+        owners = ", ".join(name.rpartition(".")[0] for name in names)
+        by_default = any(pattern == default for default in DEFAULT)
+        rows.append((pattern, owners, family.unit, family.kind, "yes" if by_default else ""))
+    return _table(("pattern", "of", "unit", "values", "by default"), rows)

@@ -1,0 +1,221 @@
+"""Pictures of a fit, each small enough to be read on a phone, as SVG text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from knuckle.sysid.fit import Fit
+from knuckle.sysid.held_out import HeldOut
+from knuckle.sysid.learned import Curve
+from knuckle.sysid.uncertainty import Certainty, Estimate
+
+INK, GREY, PALE = "#2b3038", "#5c6570", "#d9dde3"
+BEFORE, AFTER, MEASURED = "#d4862a", "#2a6f97", "#2b3038"
+VERDICTS = {"determined": "#3d8b57", "partly determined": "#c08a1e", "not determined": "#b5483f"}
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#9aa3af",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "grid.color": PALE,
+    "grid.linewidth": 0.6,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.hashsalt": "knuckle",
+}
+WIDTH, HEIGHT = 5.0, 2.7  # [in]
+MOST_PANELS, MOST_PIECES, MOST_DOTS = 8, 6, 1500
+
+
+class Picture(tuple[str, str]):
+    """What a picture shows in words, and its SVG text."""
+
+
+def drawn(about: str, draw: Callable[[Axes], None], height: float = HEIGHT) -> Picture:
+    """A picture with one pair of axes."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        draw(figure.subplots())
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    return Picture((about, svg[svg.index("<svg") :]))
+
+
+def held_out_pictures(held_out: HeldOut, names: Mapping[str, Sequence[str]]) -> list[Picture]:
+    """Measured against simulated before and after, entry by entry; pieces that went on for long come first."""
+    found = []
+    for key, off in held_out.off_after.items():
+        measured = np.asarray(held_out.shots.measured[key])
+        tangent = measured.shape[-1] != off.shape[-1]  # quaternions: only differences can be drawn
+        base = np.zeros_like(off) if tangent else measured
+        before = base + held_out.off_before[key]
+        for k in range(off.shape[-1]):
+            name = f"{key} {k}" if tangent else f"{key} {names[key][k]}"
+            about = f"{name}: measured, and simulated before and after the fit"
+            shown = (
+                np.where(np.isfinite(off[..., k]), base[..., k], np.nan),
+                before[..., k],
+                base[..., k] + off[..., k],
+            )
+            title = f"{name} (difference)" if tangent else name
+            found.append(drawn(about, lambda axes, s=shown, t=title: _pieces(axes, held_out, t, *s)))
+    return found[:MOST_PANELS]
+
+
+def _pieces(axes: Axes, held_out: HeldOut, title: str, measured, before, after) -> None:
+    """Pieces side by side; grey: samples from which the start of a piece was found."""
+    period, samples = held_out.shots.period, held_out.shots.samples
+    for n in range(min(len(measured), MOST_PIECES)):
+        time = period * (np.arange(samples) + n * (samples + 2))
+        first = n == 0
+        axes.axvspan(time[0], time[held_out.seen - 1], color="#eef0f3", lw=0, zorder=0)
+        axes.plot(time, measured[n], ".", ms=2.6, color=MEASURED, label="measured" if first else None)
+        axes.plot(time, before[n], "--", lw=1.3, color=BEFORE, label="before" if first else None)
+        axes.plot(time, after[n], lw=1.5, color=AFTER, label="after" if first else None)
+    seen = np.concatenate([measured[:MOST_PIECES].ravel(), after[:MOST_PIECES].ravel()])
+    seen = seen[np.isfinite(seen)]
+    if len(seen):  # what diverged before the fit does not set the scale
+        margin = 0.25 * max(float(np.ptp(seen)), 1e-12)
+        axes.set_ylim(seen.min() - margin, seen.max() + margin)
+    axes.set_title(title, pad=16)
+    axes.set_xlabel("time of the pieces, one after the other [s]")
+    axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1.0, 0.97), borderpad=0.1, handlelength=1.4)
+
+
+def error_growth(held_out: HeldOut, noise: Mapping[str, float], units: Mapping[str, str]) -> list[Picture]:
+    """Error over time since the start of a piece, by channel."""
+    time = 1e3 * held_out.shots.period * np.arange(held_out.shots.samples)
+
+    def of(axes: Axes, key: str) -> None:
+        axes.axvspan(0, time[held_out.seen - 1], color="#eef0f3", lw=0, zorder=0)
+        for off, color, label in ((held_out.off_before, BEFORE, "before"), (held_out.off_after, AFTER, "after")):
+            size = np.sqrt(_mean(off[key] ** 2))
+            axes.semilogy(time, np.where(np.isfinite(size) & (size > 0), size, np.nan), color=color, label=label)
+        axes.axhline(noise[key], color=GREY, lw=0.9, ls=":", label="noise")
+        axes.set_title(f"error of {key}{units[key]}", pad=16)
+        axes.set_xlabel("time since the start of a piece [ms]")
+        axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1.0, 0.97), borderpad=0.1, handlelength=1.4)
+
+    keys = list(held_out.off_after)[:MOST_PANELS]
+    return [drawn(f"error of {key} over time, before and after", lambda axes, k=key: of(axes, k)) for key in keys]
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Over pieces and entries, of what was measured."""
+    known = ~np.isnan(values)
+    return np.sum(np.where(known, values, 0.0), axis=(0, 2)) / np.maximum(known.sum(axis=(0, 2)), 1)
+
+
+def residual_pictures(residuals: Mapping[str, np.ndarray]) -> list[Picture]:
+    """Distribution of what is left over the noise, beside a normal one, and where it is left."""
+    found = []
+    for key, values in list(residuals.items())[: MOST_PANELS // 2]:
+        flat = values[np.isfinite(values)]
+        found.append(
+            drawn(f"distribution of residuals of {key}", lambda axes, v=flat, k=key: _distribution(axes, k, v))
+        )
+        found.append(drawn(f"residuals of {key} in order", lambda axes, v=values, k=key: _in_order(axes, k, v)))
+    return found
+
+
+def _distribution(axes: Axes, key: str, values: np.ndarray) -> None:
+    grid = np.linspace(-4.5, 4.5, 181)
+    axes.hist(np.clip(values, -4.5, 4.5), bins=45, range=(-4.5, 4.5), density=True, color="#9fc0d3", label="residuals")
+    axes.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=INK, lw=1.1, label="normal")
+    axes.set_title(f"{key}: what is left, over the noise", pad=16)
+    axes.set_xlabel("residual / noise")
+    axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1.0, 0.97), borderpad=0.1)
+
+
+def _in_order(axes: Axes, key: str, values: np.ndarray) -> None:
+    flat = values.reshape(-1, values.shape[-1])
+    rows = np.unique(np.linspace(0, len(flat) - 1, min(len(flat), MOST_DOTS // flat.shape[1] + 1)).astype(int))
+    for k in range(min(flat.shape[1], 8)):
+        axes.plot(rows, flat[rows, k], ".", ms=2.2, alpha=0.7)
+    axes.axhspan(-1.96, 1.96, color="#eef0f3", lw=0, zorder=0)
+    axes.set_title(f"{key}: residuals in order of time (band: 95 %)")
+    axes.set_xlabel("sample")
+
+
+def interval_picture(estimates: Sequence[Estimate]) -> Picture:
+    """Intervals against the values of the description, each in units of the value or its deviation."""
+    shown = list(estimates)[:40]
+
+    def draw(axes: Axes) -> None:
+        for row, e in enumerate(shown):
+            unit = abs(e.before) if abs(e.before) > 0 else max(abs(e.value), 1e-300)
+            low, value, high = ((x - e.before) / unit * 100 for x in (e.lower, e.value, e.upper))
+            color = VERDICTS[e.verdict]
+            axes.plot([low, high], [row, row], color=color, lw=2.4, alpha=0.55, solid_capstyle="butt")
+            axes.plot(value, row, "o", ms=4.2, color=color)
+        axes.axvline(0, color=GREY, lw=0.9, ls=":")
+        axes.set_xscale("symlog", linthresh=10)
+        axes.set_yticks(range(len(shown)), [e.name for e in shown])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set_xlabel("change from the description [%] (of the value itself where that was 0)")
+
+    return drawn("change of each parameter with its 95 % interval", draw, max(1.6, 0.8 + 0.24 * len(shown)))
+
+
+def singular_picture(sure: Certainty) -> Picture:
+    """Singular values of the data; below 1 nothing was learnt."""
+    values = np.maximum(np.asarray(sure.singular_values), 1e-6)
+
+    def draw(axes: Axes) -> None:
+        colors = [VERDICTS["determined"] if v >= 10 else VERDICTS["not determined" if v < 1 else "partly determined"]
+                  for v in values]  # fmt: skip
+        axes.bar(np.arange(1, len(values) + 1), values, color=colors, width=0.7)
+        axes.set_yscale("log")
+        axes.axhline(1, color=GREY, lw=0.9, ls=":")
+        axes.set_xlabel("direction")
+        axes.set_title("singular values: data over what was known before")
+
+    return drawn("singular values of the data", draw)
+
+
+def convergence_picture(search: Sequence[tuple[float, float]], fit: Fit) -> Picture:
+    """Half the sum of squares wherever the search looked, over time; without that, over iterations."""
+    history = np.asarray(fit.result.history)
+    time, values = np.array(search, float).T if len(search) else (np.arange(len(history)), history)
+
+    def draw(axes: Axes) -> None:
+        finite = np.isfinite(values) & (values > 0)
+        axes.semilogy(time[finite], values[finite], ".-", ms=3.5, lw=0.9, color=AFTER)
+        axes.set_xlabel("time [s]" if len(search) else "iteration")
+        axes.set_title("half the weighed sum of squares")
+
+    return drawn("convergence of the search", draw)
+
+
+def curve_pictures(tap: str, unit: str, curves: Sequence[Curve]) -> list[Picture]:
+    """A network's output at each joint against the joint's own velocity."""
+
+    def draw(axes: Axes, curve: Curve) -> None:
+        axes.fill_between(curve.speed, curve.lowest, curve.highest, color="#cfe0ea", lw=0, label="over recorded places")
+        axes.plot(curve.speed, curve.output, color=AFTER, lw=1.6, label="in their middle")
+        axes.axhline(0, color=GREY, lw=0.8, ls=":")
+        axes.set_title(f"{curve.joint}: output at {tap} [{unit}]", pad=16)
+        axes.set_xlabel("velocity of the joint [rad/s or m/s], others at rest")
+        axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1.0, 0.97), borderpad=0.1)
+
+    return [drawn(f"what the network learned at {c.joint}", lambda axes, c=c: draw(axes, c)) for c in curves][
+        :MOST_PANELS
+    ]
