@@ -22,6 +22,7 @@ import knuckle as kn
 from knuckle.cli_common import TOUCHING, Touching, err, fail, load, made_folder, out, plain
 
 if TYPE_CHECKING:
+    from knuckle.optim import LevenbergMarquardt
     from knuckle.sysid import Fit, Recording, Recordings
 
 HIDDEN = (6,)  # sizes of the hidden layers of networks by default
@@ -96,6 +97,7 @@ def fit(
             "held_out": held_out,
             "seed": seed,
             "seconds": seconds,
+            "solver": _solver(blueprint),
         }
         _fit_and_write(robot, model, recordings, logs, options, folder)
 
@@ -134,6 +136,15 @@ def networks(model: kn.Model, taps: Sequence[str], contact, seed: int) -> kn.Blu
             size = model.nv if tap == "next/q" else math.prod(known[0].shape)
             made[tap] = kn.Augment(MLP((model.nq + model.nv, *HIDDEN, size), key=key), ("q", "qd"))
     return kn.Blueprint(made)
+
+
+def _solver(blueprint: kn.Blueprint | None) -> LevenbergMarquardt | None:
+    """Small networks take more steps than parameters, and are not worth as many digits; None: as `sysid.fit` chooses."""
+    from knuckle.optim import LevenbergMarquardt
+    from knuckle.sysid.fit import MANY
+
+    small = blueprint is not None and blueprint.size <= MANY // 2
+    return LevenbergMarquardt(value_tolerance=1e-6, max_iterations=1000) if small else None
 
 
 def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:

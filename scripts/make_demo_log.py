@@ -14,10 +14,10 @@ import numpy as np
 
 import knuckle as kn
 from knuckle import robots
-from knuckle.sysid.demo import DAMPING, FRICTION, LOG, MADE_BY, MASS_FACTORS
+from knuckle.sysid.demo import DAMPING, FRICTION, FRICTION_SPEED, LOG, MADE_BY, MASS_FACTORS
 
-DT, EVERY, SAMPLES, NOISE = 5e-4, 20, 300, 1e-3
-STARTS = ((1.9, 1.1), (-1.2, 0.6), (0.8, -2.0), (2.4, 0.3), (-0.5, 1.7))
+DT, EVERY, SAMPLES, NOISE = 5e-4, 20, 200, 1e-3
+RUNS, WIDEST = 6, 1.2  # starts at rest, anywhere within this angle [rad]
 
 
 def main() -> None:
@@ -25,18 +25,20 @@ def main() -> None:
     model = robots.load("double_pendulum")
     masses = model.inertia.mass * np.array(MASS_FACTORS)
     richer = eqx.tree_at(
-        lambda m: (m.inertia.mass, m.damping, m.friction), model, (masses, np.array(DAMPING), np.array(FRICTION))
+        lambda m: (m.inertia.mass, m.damping, m.friction, m.friction_speed),
+        model,
+        (masses, np.array(DAMPING), np.array(FRICTION), np.full(2, FRICTION_SPEED)),
     )
     rng, lines = np.random.default_rng(20), [f"# {MADE_BY}", "episode,time [s],shoulder [rad],elbow [rad]"]
-    for number, start in enumerate(STARTS):
-        state = model.state(np.array(start))
+    for number in range(RUNS):
+        state = model.state(rng.uniform(-WIDEST, WIDEST, size=2))
         options = {"dt": DT, "steps": EVERY * (SAMPLES - 1), "integrator": kn.RK4(), "native": True}
         motion = kn.rollout(richer, state, **options)
         q = np.concatenate([np.asarray(state.q)[None], np.asarray(motion.q)[EVERY - 1 :: EVERY]])
         q = q + NOISE * rng.normal(size=q.shape)
         lines += [f"{number},{DT * EVERY * k:.2f},{a:.5f},{b:.5f}" for k, (a, b) in enumerate(q)]
     LOG.write_text("\n".join(lines) + "\n")
-    print(f"wrote {LOG}: {len(STARTS)} runs of {SAMPLES} samples")
+    print(f"wrote {LOG}: {RUNS} runs of {SAMPLES} samples")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from knuckle.sysid.report_style import STYLE
 UNITS = {"q": " [rad or m]", "qd": " [rad/s or m/s]", "qdd": " [rad/s^2 or m/s^2]"}
 MANY_FINDINGS = 200
 Cells = Sequence[str]
+Search = Sequence[tuple[float, float]]  # seconds, half the sum of squares
 
 
 def write_report(
@@ -28,7 +29,7 @@ def write_report(
     fit: Fit,
     *,
     findings: Sequence[Finding] = (),
-    search: Sequence[tuple[float, float]] = (),
+    search: Search = (),
     about: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Write `fit.json` and `report.html` into a folder, each whole or not at all.
@@ -60,7 +61,7 @@ def _write_whole(path: Path, text: str) -> None:
         raise
 
 
-def page(fit: Fit, data: Mapping[str, Any], residuals, networks: Sequence[Learned], search) -> str:
+def page(fit: Fit, data: Mapping[str, Any], residuals, networks: Sequence[Learned], search: Search) -> str:
     """The page as text."""
     name = escape(fit.model.name)
     sections = [
@@ -81,7 +82,7 @@ def page(fit: Fit, data: Mapping[str, Any], residuals, networks: Sequence[Learne
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name}: fit</title><style>{STYLE}</style></head><body><main>
 <header><h1>{name}</h1><p>fitted to {logs}{size}</p></header>
-{_cards(fit)}
+{_cards(fit, search)}
 {"".join(sections)}
 <footer>Knuckle {escape(str(data.get("knuckle", "")))}. All numbers are in fit.json.</footer>
 </main></body></html>
@@ -111,7 +112,7 @@ def _pictures(pictures: Iterable[plots.Picture]) -> str:
     return f'<div class="pictures">{images}</div>'
 
 
-def _cards(fit: Fit) -> str:
+def _cards(fit: Fit, search: Search) -> str:
     cards = []
     if fit.held_out is not None:
         for key, after in list(fit.held_out.after.items())[:2]:
@@ -123,7 +124,8 @@ def _cards(fit: Fit) -> str:
         sure = sum(e.verdict == "determined" for e in fit.estimates)
         cards.append(("parameters determined", f"{sure} of {len(fit.estimates)}", "by these data"))
     result = fit.result
-    cards.append(("search", escape(str(result.status)), f"{result.iterations} iterations, {result.seconds:.1f} s"))
+    spent = f"{len(search)} evaluations, {search[-1][0]:.1f} s" if search else f"{result.iterations} iterations"
+    cards.append(("search", escape(str(result.status)), spent))
     boxes = (f'<div class="card"><p>{a}</p><strong>{b}</strong><p>{c}</p></div>' for a, b, c in cards)
     return f'<div class="cards">{"".join(boxes)}</div>'
 
@@ -206,7 +208,7 @@ def _residuals(data: Mapping[str, Any], residuals) -> str:
     return words + _table(head, rows, "tnnn") + _pictures(plots.residual_pictures(residuals))
 
 
-def _search(fit: Fit, search) -> str:
+def _search(fit: Fit, search: Search) -> str:
     result = fit.result
     words = (
         f"<p>{escape(str(result.status))}: {result.iterations} iterations in the last round. The noise of the channels "

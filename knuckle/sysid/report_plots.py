@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.held_out import HeldOut
@@ -156,7 +157,7 @@ def _in_order(axes: Axes, key: str, values: np.ndarray) -> None:
 
 
 def interval_picture(estimates: Sequence[Estimate]) -> Picture:
-    """Intervals against the values of the description, each in units of the value or its deviation."""
+    """Changes from the description with their intervals, in % of it; of the value itself where that was zero."""
     shown = list(estimates)[:40]
 
     def draw(axes: Axes) -> None:
@@ -170,7 +171,7 @@ def interval_picture(estimates: Sequence[Estimate]) -> Picture:
         axes.set_xscale("symlog", linthresh=10)
         axes.set_yticks(range(len(shown)), [e.name for e in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlabel("change from the description [%] (of the value itself where that was 0)")
+        axes.set_xlabel("change from the description [%]")
 
     return drawn("change of each parameter with its 95 % interval", draw, max(1.6, 0.8 + 0.24 * len(shown)))
 
@@ -185,6 +186,7 @@ def singular_picture(sure: Certainty) -> Picture:
         axes.bar(np.arange(1, len(values) + 1), values, color=colors, width=0.7)
         axes.set_yscale("log")
         axes.axhline(1, color=GREY, lw=0.9, ls=":")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("direction")
         axes.set_title("singular values: data over what was known before")
 

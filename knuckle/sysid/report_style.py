@@ -20,7 +20,7 @@ section p, section ul { margin: 0 0 12px; max-width: 75ch; }
 table { border-collapse: collapse; font-size: 14px; min-width: 100%; }
 th { color: var(--grey); font-weight: 500; border-bottom: 2px solid var(--pale); }
 td { border-bottom: 1px solid var(--pale); }
-th, td { padding: 6px 14px 6px 0; text-align: left; vertical-align: top; }
+th, td { padding: 6px 24px 6px 0; text-align: left; vertical-align: top; }
 th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td:first-child { white-space: nowrap; }
 .badge { color: #fff; border-radius: 20px; padding: 1px 10px; font-size: 12.5px; white-space: nowrap; }
