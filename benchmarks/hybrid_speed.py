@@ -1,7 +1,8 @@
 """A step with a network inside, natively: NeuralSim's network of 175 numbers in a pendulum of five links.
 
 Run: python benchmarks/hybrid_speed.py [MODELS] [--quick]. MODELS holds pend5.xml (default ../shared/benchmark_models).
-Writes benchmarks/results/hybrid_speed.{json,md}. The gradient is by all 175 numbers over 2000 steps, in which the links fall on the ground. Beside it: the same
+Writes benchmarks/results/hybrid_speed.{json,md}. The gradient is by all 175 numbers over 2000 steps, in which the links
+fall on the ground. Beside it: the same
 without the network, and MuJoCo's step without any.
 """
 
