@@ -116,6 +116,7 @@ def demo(
 def networks(model: kn.Model, taps: Sequence[str], contact, seed: int) -> kn.Blueprint | None:
     """A small network at each tap, fed by coordinates and velocities: one that only takes energy at joint forces."""
     from knuckle.neural import MLP, Dissipative
+    from knuckle.sysid.learned import added_shape
 
     if not taps:
         return None
@@ -133,13 +134,13 @@ def networks(model: kn.Model, taps: Sequence[str], contact, seed: int) -> kn.Blu
         elif tap in ("q", "qd"):
             raise ValueError(f"--network: {tap} is what the network itself reads; choose a later tap")
         else:
-            size = model.nv if tap == "next/q" else math.prod(known[0].shape)
-            made[tap] = kn.Augment(MLP((model.nq + model.nv, *HIDDEN, size), key=key), ("q", "qd"))
+            sizes = (model.nq + model.nv, *HIDDEN, math.prod(added_shape(model, tap, known[0].shape)))
+            made[tap] = kn.Augment(MLP(sizes, key=key), ("q", "qd"))
     return kn.Blueprint(made)
 
 
 def _solver(blueprint: kn.Blueprint | None) -> LevenbergMarquardt | None:
-    """Small networks take more steps than parameters, and are not worth as many digits; None: as `sysid.fit` chooses."""
+    """Small networks take more steps than parameters and are worth fewer digits; None: as `sysid.fit` chooses."""
     from knuckle.optim import LevenbergMarquardt
     from knuckle.sysid.fit import MANY
 

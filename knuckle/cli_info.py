@@ -98,18 +98,21 @@ def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None, contact: Touchi
     def step(state, control):
         return hybrid.step(state, control, **options)
 
-    first = step(state, control)  # with all that a step remembers
+    if jax.tree.structure(jax.eval_shape(step, state, control)) != jax.tree.structure(state):
+        state = jax.jit(step)(state, control)  # with all that a step remembers
     name = "".join(c if c.isalnum() and c.isascii() else "_" for c in target.stem)
     if name != target.stem:
         raise ValueError(f"{target.name}: a C function's name has only letters, digits and _; for example {name}.c")
     if not target.parent.is_dir():
         raise ValueError(f"there is no folder {target.parent}")
-    kn.native.export_c(step, (first, control), target.parent, name)
+    kn.native.export_c(step, (state, control), target.parent, name)
     return target
 
 
 def _table(head: tuple[str, ...], rows) -> Table:
-    table = Table(*head)
+    table = Table()
+    for number, title in enumerate(head):
+        table.add_column(title, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -17,7 +17,7 @@ from knuckle import robots
 from knuckle.sysid.demo import DAMPING, FRICTION, FRICTION_SPEED, LOG, MADE_BY, MASS_FACTORS
 
 DT, EVERY, SAMPLES, NOISE = 5e-4, 20, 200, 1e-3
-RUNS, WIDEST = 6, 1.2  # starts at rest, anywhere within this angle [rad]
+RUNS, WIDEST = 8, 1.8  # starts at rest, anywhere within this angle [rad]
 
 
 def main() -> None:

@@ -188,21 +188,23 @@ def test_interrupted_it_writes_the_best_so_far(tmp_path, log):
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 
-def test_every_tap_that_can_be_changed_takes_a_network():
-    """Untrained, each leaves the simulation as it is."""
-    model = robots.load("double_pendulum")
-    taps = [t.name for t in kn.list_taps(model) if not t.read_only and t.name not in ("q", "qd", "control")]
+def test_networks_fit_the_shapes_of_taps(tmp_path):
+    """Of a vector, of rows of several numbers, of coordinates that have quaternions among them."""
+    (tmp_path / "arm.urdf").write_text(_urdf())
+    model = kn.load(tmp_path / "arm.urdf", floating=True)
+    assert model.nq == model.nv + 1
+    taps = ["gravity", "link/com", "joint/force", "next/q", "next/state"]
     blueprint = networks(model, taps, None, 0)
-    state = model.state("raised")
-    step = jax.jit(lambda b: kn.step(model, state, dt=0.002, blueprint=b))
-    np.testing.assert_array_equal(step(blueprint).q, jax.jit(lambda: kn.step(model, state, dt=0.002))().q)
+    after = jax.eval_shape(lambda b: kn.step(model, model.state(), dt=0.002, blueprint=b), blueprint)
+    assert blueprint is not None and set(blueprint.augments) == set(taps)
+    assert after.q.shape == (model.nq,)
 
 
 def test_the_demo_says_how_its_log_was_made():
     assert demo.MADE_BY in demo.LOG.read_text().splitlines()[0]
     recordings = sysid.read_recordings(demo.LOG, robots.load("double_pendulum"))
     assert {finding.action for finding in recordings.report} <= {"note", "repaired"}
-    assert len(recordings) == 6 and all(set(r.channels) == {"q"} for r in recordings)
+    assert len(recordings) == 8 and all(set(r.channels) == {"q"} for r in recordings)
 
 
 @pytest.mark.parametrize("robot", robots.names())

@@ -133,9 +133,9 @@ def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, se
         raise ValueError("nothing is free: choose parameters by free=, or give a blueprint")
     objective = Objective(simulator, shots, fixed_starts=loss == "one step")
     progress(f"{objective.size} free numbers, {shots.count} pieces of {shots.samples} samples, compiling")
-    x, result = objective.first, None
+    x, last = objective.first, None
     for _ in range(4):
-        result = _searched(objective, x, result, solver, seconds, watch)
+        result = last = _searched(objective, x, last, solver, seconds, watch)
         seconds = None if seconds is None else max(seconds - result.seconds, 0.0)
         x = result.x
         progress(f"{result.status} after {result.iterations} iterations, half the sum of squares {result.value:.6g}")

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from knuckle.model.model import Model
 from knuckle.sysid.fit import Fit
 from knuckle.tap_list import list_taps
 from knuckle.taps import CATALOGUE, Augment
@@ -46,6 +47,11 @@ def learned(fit: Fit) -> list[Learned]:
         return [] if fit.blueprint is None else [_of(fit, tap, augment) for tap, _, augment in fit.blueprint]
 
 
+def added_shape(model: Model, tap: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of what is added to a quantity of this shape: coordinates with quaternions are moved in tangent space."""
+    return {"q": (model.nv,), "next/q": (model.nv,), "next/state": (2 * model.nv,)}.get(tap, shape)
+
+
 def _of(fit: Fit, tap: str, augment: Augment) -> Learned:
     count = sum(int(np.size(leaf)) for leaf in jax.tree.leaves((augment.weights, augment.gain)))
     unit = CATALOGUE[tap].unit if augment.mode != "scale" else "share"
@@ -53,6 +59,7 @@ def _of(fit: Fit, tap: str, augment: Augment) -> Learned:
     if not set(augment.inputs) <= {"q", "qd"} or augment.is_recurrent:
         return Learned(*about, None, [])
     shape = list_taps(fit.model, contact=fit.contact)[tap].shape
+    shape = added_shape(fit.model, tap, shape) if augment.mode == "add" else shape
 
     def output(q, qd):
         given = {"q": Value(q, "coordinate"), "qd": Value(qd, "dof")}

@@ -94,11 +94,10 @@ def _section(title: str, *parts: str) -> str:
 
 
 def _table(head: Cells, rows: Iterable[Cells], kinds: str) -> str:
-    """A table that scrolls in its own frame; `kinds`: t (text) or n (number) for each column. Cells are HTML."""
-    classes = ["n" if kind == "n" else "t" for kind in kinds]
+    """A table that scrolls in its own frame; `kinds`: t (text), n (number) or w (words) by column. Cells are HTML."""
 
     def line(tag: str, cells: Cells) -> str:
-        return "".join(f'<{tag} class="{c}">{cell}</{tag}>' for c, cell in zip(classes, cells, strict=True))
+        return "".join(f'<{tag} class="{c}">{cell}</{tag}>' for c, cell in zip(kinds, cells, strict=True))
 
     body = "".join(f"<tr>{line('td', cells)}</tr>" for cells in rows)
     return f'<div class="scroll"><table><thead><tr>{line("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -226,4 +225,4 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
     ]
     more = len(findings) - MANY_FINDINGS
     rest = f"<p>{more} more are in fit.json.</p>" if more > 0 else ""
-    return _table(("recording", "place", "finding", "count", "action", "detail"), rows, "tttntt") + rest
+    return _table(("recording", "place", "finding", "count", "action", "detail"), rows, "tttntw") + rest

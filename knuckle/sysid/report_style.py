@@ -22,7 +22,8 @@ th { color: var(--grey); font-weight: 500; border-bottom: 2px solid var(--pale);
 td { border-bottom: 1px solid var(--pale); }
 th, td { padding: 6px 24px 6px 0; text-align: left; vertical-align: top; }
 th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td:first-child { white-space: nowrap; }
+td.t { white-space: nowrap; }
+td.w { min-width: 18em; }
 .badge { color: #fff; border-radius: 20px; padding: 1px 10px; font-size: 12.5px; white-space: nowrap; }
 .pictures { display: grid; gap: 14px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 420px), 1fr)); }
 .pictures img { width: 100%; height: auto; display: block; }
