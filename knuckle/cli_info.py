@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
-from rich.table import Table
-from rich.text import Text
 
 import knuckle as kn
 from knuckle.cli_common import TOUCHING, Touching, fail, load, out, plain
@@ -109,16 +108,14 @@ def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None, contact: Touchi
     return target
 
 
-def _table(head: tuple[str, ...], rows) -> Table:
-    table = Table()
-    for number, title in enumerate(head):
-        table.add_column(title, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns of text; no name is ever broken or cut."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+    return f"[dim]{plain(lines[0])}[/]\n" + plain("\n".join(lines[1:]))
 
 
-def _links(model: kn.Model) -> Table:
+def _links(model: kn.Model) -> str:
     topology = model.topology
     rows = []
     for i, link in enumerate(topology.link_names):
@@ -148,7 +145,7 @@ def _print_extras(model: kn.Model) -> None:
             out.print(f"{name}: {plain(', '.join(items))}")
 
 
-def _fittable(model: kn.Model, contact) -> Table:
+def _fittable(model: kn.Model, contact) -> str:
     """One row for each family: its pattern, whose it is, and values."""
     from knuckle.sysid.parameters import DEFAULT, fittable
 
@@ -160,7 +157,8 @@ def _fittable(model: kn.Model, contact) -> Table:
     rows = []
     for pattern, names in families.items():
         family, _ = found[names[0]]
-        owners = ", ".join(name.rpartition(".")[0] for name in names)
+        owner = {"dof": "joint"}.get(family.owner, family.owner)
+        count = f"{len(names)} {owner}s" if len(names) > 1 else owner
         by_default = any(pattern == default for default in DEFAULT)
-        rows.append((pattern, owners, family.unit, family.kind, "yes" if by_default else ""))
-    return _table(("pattern", "of", "unit", "values", "by default"), rows)
+        rows.append((pattern, count, names[0], family.kind, "yes" if by_default else "", family.unit))
+    return _table(("pattern", "of", "for example", "values", "by default", "unit"), rows)
