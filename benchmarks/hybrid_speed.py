@@ -2,8 +2,7 @@
 
 Run: python benchmarks/hybrid_speed.py [MODELS] [--quick]. MODELS holds pend5.xml (default ../shared/benchmark_models).
 Writes benchmarks/results/hybrid_speed.{json,md}. The gradient is by all 175 numbers over 2000 steps, in which the links
-fall on the ground. Beside it: the same
-without the network, and MuJoCo's step without any.
+fall on the ground. Beside it: the same without the network, and MuJoCo's step without any.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ import knuckle as kn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
+MODELS = Path(__file__).parents[2] / "shared" / "benchmark_models"
+needs_models = pytest.mark.skipif(not MODELS.exists(), reason=f"the mechanisms of {MODELS} are not here")
+
 
 def test_all_ways_to_a_gradient_agree():
     """Forward, reverse and native to rounding; one-sided differences with h = 1e-7 to about 1e-5."""
@@ -90,11 +93,19 @@ def test_a_chains_mass_shows_in_the_motion_and_both_gradients_agree():
         np.testing.assert_allclose(row["numeric_gradient"], exact, atol=1e-4 * np.abs(exact).max())
 
 
+@needs_models
 def test_contact_is_timed_beside_mujoco():
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     rows = importlib.import_module("contact_speed").main(["--quick"])
     assert {row["name"].split(",")[0].split()[0] for row in rows} == {"knuckle", "MuJoCo"}
     assert all(row["us"] > 0 for row in rows)
+
+
+@needs_models
+def test_a_step_with_a_network_is_timed_beside_one_without():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    rows = importlib.import_module("hybrid_speed").main(["--quick"])
+    assert len(rows) == 3 and all(row["us"] > 0 for row in rows)
 
 
 def test_lengths_of_a_double_pendulum_are_found_from_every_start():
