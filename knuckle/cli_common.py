@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
@@ -40,6 +41,13 @@ def fail(message: str, code: int = 1) -> NoReturn:
 def plain(text: str) -> str:
     """Text in which rich sees no markup."""
     return text.replace("[", r"\[")
+
+
+def columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns of text; no name is ever broken or cut."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+    return f"[dim]{plain(lines[0])}[/]\n" + plain("\n".join(lines[1:]))
 
 
 def load(robot: str, floating: bool | None = None, repair_inertia: bool = False) -> kn.Model:

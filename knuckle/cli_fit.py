@@ -15,11 +15,10 @@ import jax
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 import knuckle as kn
-from knuckle.cli_common import TOUCHING, Touching, err, fail, load, made_folder, out, plain
+from knuckle.cli_common import TOUCHING, Touching, columns, err, fail, load, made_folder, out, plain
 
 if TYPE_CHECKING:
     from knuckle.optim import LevenbergMarquardt
@@ -253,20 +252,15 @@ def _fit_and_write(robot: str, model: kn.Model, recordings: Recordings, logs, op
         raise typer.Exit(130)
 
 
-COLORS = {"determined": "green", "partly determined": "yellow", "not determined": "red"}
-
-
 def show(found: Fit) -> None:
     """Parameters, the error on held-out data, and what the data cannot tell, on the console."""
-    table = Table("parameter", "before", "value", "95 % interval", "unit", "")
-    for e in found.estimates:
-        verdict = Text(e.verdict, style=COLORS[e.verdict])
-        interval = f"{e.lower:.4g} .. {e.upper:.4g}"
-        table.add_row(Text(e.name), f"{e.before:.4g}", f"{e.value:.4g}", interval, e.unit, verdict)
-    for name, value in found.instruments.items():
-        table.add_row(Text(name), "0", f"{value:.4g}", "", "", "")
-    if found.estimates or found.instruments:
-        out.print(table)
+    rows = [
+        (e.name, f"{e.before:.4g}", f"{e.value:.4g}", f"{e.lower:.4g} .. {e.upper:.4g}", e.verdict, e.unit)
+        for e in found.estimates
+    ]
+    rows += [(name, "0", f"{value:.4g}", "", "", "") for name, value in found.instruments.items()]
+    if rows:
+        out.print(columns(("parameter", "before", "value", "95 % interval", "verdict", "unit"), rows))
     if found.blueprint is not None:
         out.print(plain(repr(found.blueprint)))
     result = found.result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import numpy as np
 import typer
 
 import knuckle as kn
-from knuckle.cli_common import TOUCHING, Touching, fail, load, out, plain
+from knuckle.cli_common import TOUCHING, Touching, columns, fail, load, out, plain
 
 ROBOT_OR_HYBRID = "A built-in robot, or the path of a URDF, MJCF or .knuckle file."
 
@@ -41,7 +40,7 @@ def info(
         out.print("\n[bold]can be fitted[/] (knuckle fit --free PATTERN)")
         out.print(_fittable(model, TOUCHING[contact] or hybrid.contact))
         out.print("\n[bold]taps[/] (knuckle fit --network TAP)")
-        out.print(_table(("tap", "shape", "unit", "meaning"), [
+        out.print(columns(("tap", "shape", "unit", "meaning"), [
             (t.name, str(t.shape), t.unit, t.meaning + (" (read only)" if t.read_only else "")) for t in taps
         ]))  # fmt: skip
 
@@ -108,13 +107,6 @@ def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None, contact: Touchi
     return target
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns of text; no name is ever broken or cut."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
-    return f"[dim]{plain(lines[0])}[/]\n" + plain("\n".join(lines[1:]))
-
-
 def _links(model: kn.Model) -> str:
     topology = model.topology
     rows = []
@@ -127,7 +119,7 @@ def _links(model: kn.Model) -> str:
             link, "world" if parent < 0 else topology.link_names[parent], topology.joint_names[i], topology.kind[i],
             limits[first] if limited else "", f"{float(model.inertia.mass[i]):.4g}",
         ))  # fmt: skip
-    return _table(("link", "on", "by joint", "kind", "limits", "mass [kg]"), rows)
+    return columns(("link", "on", "by joint", "kind", "limits", "mass [kg]"), rows)
 
 
 def _print_extras(model: kn.Model) -> None:
@@ -161,4 +153,4 @@ def _fittable(model: kn.Model, contact) -> str:
         count = f"{len(names)} {owner}s" if len(names) > 1 else owner
         by_default = any(pattern == default for default in DEFAULT)
         rows.append((pattern, count, names[0], family.kind, "yes" if by_default else "", family.unit))
-    return _table(("pattern", "of", "for example", "values", "by default", "unit"), rows)
+    return columns(("pattern", "of", "for example", "values", "by default", "unit"), rows)
