@@ -42,6 +42,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "knuckle",
 }
 WIDTH, HEIGHT = 5.0, 2.7  # [in]
+WIDEST_CHANGE, MOST_ROWS = 1e4, 40  # [%], parameters that are drawn
 MOST_PANELS, MOST_PIECES, MOST_DOTS = 8, 6, 1500
 
 
@@ -157,18 +158,19 @@ def _in_order(axes: Axes, key: str, values: np.ndarray) -> None:
 
 
 def interval_picture(estimates: Sequence[Estimate]) -> Picture:
-    """Changes from the description with their intervals, in % of it; of the value itself where that was zero."""
-    shown = list(estimates)[:40]
+    """Changes from the description and their intervals, in % of it, or of the value or interval where it is zero."""
+    shown = list(estimates)[:MOST_ROWS]
 
     def draw(axes: Axes) -> None:
         for row, e in enumerate(shown):
-            unit = abs(e.before) if abs(e.before) > 0 else max(abs(e.value), 1e-300)
+            unit = abs(e.before) or abs(e.value) or (e.upper - e.lower) / 2 or 1.0
             low, value, high = ((x - e.before) / unit * 100 for x in (e.lower, e.value, e.upper))
             color = VERDICTS[e.verdict]
             axes.plot([low, high], [row, row], color=color, lw=2.4, alpha=0.55, solid_capstyle="butt")
             axes.plot(value, row, "o", ms=4.2, color=color)
         axes.axvline(0, color=GREY, lw=0.9, ls=":")
         axes.set_xscale("symlog", linthresh=10)
+        axes.set_xlim(*(np.clip(axes.get_xlim(), -WIDEST_CHANGE, WIDEST_CHANGE)))
         axes.set_yticks(range(len(shown)), [e.name for e in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlabel("change from the description [%]")
