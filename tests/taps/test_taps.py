@@ -19,6 +19,11 @@ from tests.taps.scenes import Linear, everywhere, sliding
 DT = 1e-3
 
 
+def step(model, state, **options):
+    """One step as native code."""
+    return kn.native.jit(lambda state: kn.step(model, state, **options))(state)
+
+
 def untyped(value) -> Any:
     """A value of the wrong type on purpose."""
     return value
@@ -106,9 +111,9 @@ def test_modes():
 
     def after(mode):
         blueprint = kn.Blueprint({"next/qd": kn.Augment(Two(), "qd", mode, zero_start=False)})
-        return kn.step(model, state, dt=DT, blueprint=blueprint).qd
+        return step(model, state, dt=DT, blueprint=blueprint).qd
 
-    plain = kn.step(model, state, dt=DT).qd
+    plain = step(model, state, dt=DT).qd
     np.testing.assert_allclose(after("add"), plain + 2, rtol=1e-15)
     np.testing.assert_allclose(after("scale"), 3 * plain, rtol=1e-15)
     np.testing.assert_array_equal(after("replace"), [2.0, 2.0])
@@ -176,8 +181,8 @@ def test_rows_are_shared_or_each_has_its_own():
         (each, weights),
         (some, 0.3 * np.isin(range(model.nv), (1, 3))),
     ):
-        ours = kn.step(model, state, dt=DT, blueprint=kn.Blueprint({"joint/force": augment}))
-        wanted = kn.step(eqx.tree_at(lambda m: m.damping, model, model.damping + damping), state, dt=DT)
+        ours = step(model, state, dt=DT, blueprint=kn.Blueprint({"joint/force": augment}))
+        wanted = step(eqx.tree_at(lambda m: m.damping, model, model.damping + damping), state, dt=DT)
         np.testing.assert_allclose(ours.qd, wanted.qd, rtol=1e-12)
 
 
@@ -201,12 +206,12 @@ def test_a_step_remembers_for_the_next():
     read = kn.Augment(Linear(jnp.eye(2)), kn.previous("joint/acceleration"), zero_start=False)
     blueprint = kn.Blueprint({"joint/force": read})
     state = model.state(np.array([0.0, 1.0]))
-    first = kn.step(model, state, dt=DT, blueprint=blueprint)
-    np.testing.assert_array_equal(first.qd, kn.step(model, state, dt=DT).qd)
+    first = step(model, state, dt=DT, blueprint=blueprint)
+    np.testing.assert_array_equal(first.qd, step(model, state, dt=DT).qd)
     acceleration = kn.tap_values(model, state, dt=DT)["joint/acceleration"]
     np.testing.assert_allclose(remembered(first)["previous joint/acceleration"], acceleration, rtol=1e-14)
     both = kn.rollout(model, state, dt=DT, steps=2, blueprint=blueprint)
-    again = kn.step(model, first, dt=DT, blueprint=blueprint)
+    again = step(model, first, dt=DT, blueprint=blueprint)
     np.testing.assert_allclose(both.qd[-1], again.qd, rtol=1e-14)
     kept, wanted = (remembered(state)["previous joint/acceleration"] for state in (both.last, again))
     np.testing.assert_allclose(kept, wanted, rtol=1e-14)
@@ -238,7 +243,7 @@ def test_bounds_and_scales():
         Linear(jnp.eye(2)), "qd", "replace", input_offset=1.0, input_scale=2.0, output_scale=4.0, bound=3.0
     )
     state = model.state(qd=np.array([5.0, 1.0]))
-    after = kn.step(model, state, dt=DT, blueprint=kn.Blueprint({"next/qd": augment}))
+    after = step(model, state, dt=DT, blueprint=kn.Blueprint({"next/qd": augment}))
     np.testing.assert_allclose(after.qd, 3 * np.tanh(np.array([8.0, 0.0]) / 3), rtol=1e-14)
 
 
@@ -266,7 +271,7 @@ def test_blueprints_compose():
     model = robots.load("double_pendulum")
     state = model.state(np.array([1.0, 2.0]), np.array([0.5, -0.3]))
     double = kn.Blueprint({"joint/force": kn.Augment(Linear(-2 * jnp.eye(2)), "qd", zero_start=False)})
-    ours, wanted = (kn.step(model, state, dt=DT, blueprint=b).qd for b in (twice, double))
+    ours, wanted = (step(model, state, dt=DT, blueprint=b).qd for b in (twice, double))
     np.testing.assert_allclose(ours, wanted, rtol=1e-14)
     assert "joint/force  add   whole  Linear   4        qd" in repr(one)
     assert twice.size == 8
