@@ -131,7 +131,7 @@ def scalar_of_step(model, state, integrator):
 def test_check_grads_in_both_modes(small, integrator):
     model, state = small
     scalar, at = scalar_of_step(model, state, integrator)
-    check_grads(jax.jit(scalar), at, order=1, modes=("fwd", "rev"), atol=1e-7, rtol=1e-7, eps=1e-5)
+    check_grads(kn.native.jit(scalar), at, order=1, modes=("fwd", "rev"), atol=1e-7, rtol=1e-7, eps=1e-5)
 
 
 def test_second_derivatives_are_differences_of_gradients(small):
