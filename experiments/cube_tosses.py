@@ -168,6 +168,7 @@ ENGINES = (
     Engine("Compliant(substeps=8)", SPRINGY, lambda **x: Compliant(substeps=8, **x)),
     Engine("Impulse", RIGID, Impulse),
     Engine("InteriorPoint", RIGID, InteriorPoint),
+    Engine("InteriorPoint(directions=8)", RIGID, lambda **x: InteriorPoint(directions=8, **x)),
     Engine(MUJOCO, SOFT),
 )
 
