@@ -74,7 +74,7 @@ SCENES = {
     "springy": (ball, Compliant(), "add"),
     "factors": (lambda: robots.load("cartpole"), None, "scale"),
 }
-NO_EFFECT = ("control", "actuator/force", "link/wrench", "joint/passive_force", "contact/slip")  # zero, or not there
+NO_EFFECT = ("control", "actuator/force", "link/wrench")  # factors of zero
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -84,12 +84,10 @@ def test_untrained_networks_everywhere_leave_the_physics_to_the_last_bit_and_hav
     state = sliding(model) if contact else model.state(np.array([1.0, 2.0]), np.array([0.5, -0.3]))
     blueprint = everywhere(model, contact, mode)
     options = {"dt": DT, "steps": 3, "contact": contact}
-    compiled = kn.native.jit if scene == "rigid" else jax.jit  # XLA takes long over rigid contact
-    hybrid = compiled(lambda b: kn.rollout(model, state, blueprint=b, **options))(blueprint)
-    plain = compiled(lambda b: kn.rollout(model, state, **options))(blueprint)
-    last_bit = 1e-16 if scene == "rigid" else 0.0  # native code folds masses that no network touches
-    np.testing.assert_allclose(hybrid.q, plain.q, rtol=last_bit, atol=last_bit)
-    np.testing.assert_allclose(hybrid.qd, plain.qd, rtol=last_bit, atol=last_bit)
+    hybrid = jax.jit(lambda b: kn.rollout(model, state, blueprint=b, **options))(blueprint)
+    plain = jax.jit(lambda: kn.rollout(model, state, **options))()
+    np.testing.assert_array_equal(hybrid.q, plain.q)
+    np.testing.assert_array_equal(hybrid.qd, plain.qd)
 
     def end(blueprint):
         run = kn.rollout(model, state, blueprint=blueprint, **options)
@@ -98,7 +96,7 @@ def test_untrained_networks_everywhere_leave_the_physics_to_the_last_bit_and_hav
     gradient = kn.native.jit(jax.grad(end))(blueprint)
     for name, _, augment in gradient:
         assert np.isfinite(augment.gain), name
-        assert augment.gain != 0 or name in NO_EFFECT, name
+        assert augment.gain != 0 or (mode == "scale" and name in NO_EFFECT), name
 
 
 def test_modes():
