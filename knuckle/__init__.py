@@ -35,6 +35,7 @@ from knuckle.taps import Augment, Blueprint, previous
 if TYPE_CHECKING:
     from knuckle import hybrid, native, neural, optim, sysid
     from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
+    from knuckle.sysid import Fit, Prior, Recording, fit, read_recordings
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "Blueprint",
     "Connect",
     "ExplicitEuler",
+    "Fit",
     "Frame",
     "Hybrid",
     "HybridFileError",
@@ -51,6 +53,8 @@ __all__ = [
     "Link",
     "Mimic",
     "Model",
+    "Prior",
+    "Recording",
     "SemiImplicitEuler",
     "State",
     "Trajectory",
@@ -60,6 +64,7 @@ __all__ = [
     "contact",
     "difference",
     "dynamics",
+    "fit",
     "forces",
     "free",
     "hybrid",
@@ -77,6 +82,7 @@ __all__ = [
     "position_servo",
     "previous",
     "prismatic",
+    "read_recordings",
     "retract",
     "revolute",
     "rollout",
@@ -91,12 +97,19 @@ __all__ = [
 ]
 
 
+LATER = {
+    "knuckle.hybrid": ("Hybrid", "HybridFileError", "load_hybrid", "save_hybrid"),
+    "knuckle.sysid": ("Fit", "Prior", "Recording", "fit", "read_recordings"),
+}
+
+
 def __getattr__(name: str):
     """These parts are imported when they are first used: they load LLVM, SciPy and more."""
     import importlib
 
     if name in ("hybrid", "native", "neural", "optim", "sysid"):
         return importlib.import_module(f"knuckle.{name}")
-    if name in ("Hybrid", "HybridFileError", "load_hybrid", "save_hybrid"):
-        return getattr(importlib.import_module("knuckle.hybrid"), name)
+    for module, names in LATER.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'knuckle' has no attribute {name!r}")

@@ -75,3 +75,10 @@ def test_importing_is_quick():
     )
     assert ours - peers < 0.5, f"import knuckle takes {ours:.2f} s, jax and equinox alone {peers:.2f} s"
     assert ours < SECONDS_AT_MOST or peers > 0.75 * SECONDS_AT_MOST, f"import knuckle takes {ours:.2f} s"
+
+
+def test_what_is_imported_later_is_there_by_name():
+    import knuckle as kn
+
+    assert [name for name in kn.__all__ if not hasattr(kn, name)] == []
+    assert (kn.fit, kn.Fit, kn.Recording, kn.Prior) == (kn.sysid.fit, kn.sysid.Fit, kn.sysid.Recording, kn.sysid.Prior)
