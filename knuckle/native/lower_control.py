@@ -137,7 +137,8 @@ def row_of(b: Lowering, x: Value, index: Node) -> Value:
         return Scalars(x.data[int(index.attr)], x.dtype)
     x = memory(b, x)
     offset = b.add_(x.offset, b.mul_(index, b.index(x.strides[0])))
-    return replace(x, offset=offset, shape=x.shape[1:], strides=x.strides[1:])
+    dense = x.dense and math.prod(x.shape[1:]) > CARRY_LIMIT
+    return replace(x, offset=offset, shape=x.shape[1:], strides=x.strides[1:], dense=dense)
 
 
 @rule("scan")

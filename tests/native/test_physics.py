@@ -98,3 +98,16 @@ def test_a_batch_of_rollouts_has_the_bits_of_each(arm):
     for k in range(9):
         one = alone(np.array(rows[0, k]), np.array(rows[1, k]))
         assert np.array_equal(together.q[k], one.q) and np.array_equal(together.qd[k], one.qd)
+
+
+def test_a_step_of_a_long_gradient_costs_what_one_of_a_short_gradient_does(arm):
+    """Arrays over all steps are large; the rows of one step are small and stay in registers."""
+
+    def code(steps: int):
+        def end(q):
+            return jnp.sum(kn.rollout(arm, kn.State(q, QD), dt=1e-3, steps=steps).q[-1] ** 2)
+
+        return native.jit(jax.grad(end)).compiled(Q)
+
+    short, long = code(20), code(1000)
+    assert (long.operations["order"], long.kinds["loop"]) == (short.operations["order"], short.kinds["loop"])
