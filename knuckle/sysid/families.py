@@ -37,6 +37,7 @@ FAMILIES = {
     "stiffness": Family("dof", lambda m: m.stiffness, "N m/rad or N/m", "zero or more", 10.0, 1.0),
     "armature": Family("dof", lambda m: m.armature, "kg m^2 or kg", "zero or more", 10.0, 0.01),
     "gain": Family("actuator", lambda m: m.actuators.gain, "of the actuator", "positive", 1.0, 1.0),
+    "bias": Family("actuator", lambda m: m.actuators.bias, "N m or N", "any", 10.0, 0.1),
     "gravity": Family("world", lambda m: m.gravity, "m/s^2", "any", 1.0, 0.1),
 }
 CONTACT_FAMILIES = {
@@ -62,7 +63,8 @@ def places(model: Model, name: str, family: Family) -> dict[str, Any]:
     if family.owner == "joint":
         return {f"{joint}.{name}": i for i, joint in enumerate(topology.joint_names)}
     if family.owner == "actuator":
-        return {f"{actuator}.{name}": i for i, actuator in enumerate(model.actuators.names)}
+        constant = name == "bias"  # of a bias that also grows with length and velocity
+        return {f"{actuator}.{name}": (i, 0) if constant else i for i, actuator in enumerate(model.actuators.names)}
     starts, stops = topology.v_start, topology.v_stop
     return {f"{joint}.{name}": slice(int(starts[i]), int(stops[i])) for i, joint in enumerate(topology.joint_names)}
 

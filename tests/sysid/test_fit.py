@@ -48,6 +48,15 @@ def objective(free=FREE, **options):
     return Objective(simulator, shots)
 
 
+def test_the_bias_of_an_actuator_is_its_constant_part():
+    arm = robots.load("arm")
+    (parameter,) = choose(arm, [f"{arm.actuators.names[1]}.bias"])
+    (changed, _), before = choose(arm, [parameter.name]).applied(arm, None, jnp.array([3.0])), arm.actuators.bias
+    expected = np.array(before)
+    expected[1, 0] += 3.0 * parameter.scale
+    np.testing.assert_array_equal(changed.actuators.bias, expected)
+
+
 def test_jacobian_and_gradient_are_those_of_the_residuals():
     made = objective(["*.mass", "*.com", "*.inertia"], instruments=Instruments((("q", 2),), True, True))
     rng = np.random.default_rng(0)
