@@ -1,4 +1,4 @@
-"""Positions, velocities and torques held against each other: degrees, signs, scales and clock offsets."""
+"""Positions and velocities held against each other: degrees, signs, scales and clock offsets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.signal import savgol_filter
 
 from knuckle.sysid.check_physics import degrees_by_acceleration
-from knuckle.sysid.compare import Fit, compare, even, laid_out
+from knuckle.sysid.compare import Fit, compare, laid_out
 from knuckle.sysid.draft import Draft
 from knuckle.sysid.entries import dimensions, limits
 from knuckle.sysid.findings import Report
@@ -21,10 +20,7 @@ AGREES = 0.9  # correlation from which on a scale is believed
 FOREIGN = 0.5  # correlation below which a velocity is none of this joint
 LATE = 1.5  # samples from which on an offset is reported
 BETTER = 0.7  # an offset must leave less than this share of the residual
-UNEXPLAINED = 0.1  # share of the torques' variance that the motion may leave unexplained
-PLENTY = 15  # samples per column of the regression
 MANY_TURNS = 20 * np.pi  # an angle beyond this may be in degrees
-MOST_OFFSET = 0.1  # of torques [s]
 
 
 def pairs(draft: Draft) -> list[tuple[int, int]]:
@@ -146,7 +142,7 @@ def check_velocities(draft: Draft, report: Report) -> None:
     """Velocities of another sign or scale than their positions are left out; late ones are reported."""
     if "q" not in draft.values or "qd" not in draft.values:
         return
-    late: list[Fit] = []
+    behind: list[Fit] = []
     for j, v in pairs(draft):
         x, speed = draft.entry("q", j), draft.entry("qd", v)
         fit = compare(draft.time, x, speed) if x is not None and speed is not None else None
@@ -157,15 +153,15 @@ def check_velocities(draft: Draft, report: Report) -> None:
             draft.say(report, why[0], draft.place("qd", v), len(draft.time), "left out", why[1])
             draft.values["qd"][:, v] = np.nan
         elif abs(fit.samples) > LATE and 1 - fit.agreement**2 < BETTER * (1 - fit.together**2):
-            late.append(fit)
-    if late:
-        lag = float(np.median([fit.lag for fit in late]))
-        samples = float(np.median([fit.samples for fit in late]))
-        detail = f"velocities come {_late(lag, samples)} positions; shift(recording, 'qd', {-lag:.4g}) sets it right"
-        draft.say(report, "clock offset", "qd", len(late), "suspect", detail)
+            behind.append(fit)
+    if behind:
+        lag = float(np.median([fit.lag for fit in behind]))
+        samples = float(np.median([fit.samples for fit in behind]))
+        detail = f"velocities come {late(lag, samples)} positions; shift(recording, 'qd', {-lag:.4g}) sets it right"
+        draft.say(report, "clock offset", "qd", len(behind), "suspect", detail)
 
 
-def _late(lag: float, samples: float) -> str:
+def late(lag: float, samples: float) -> str:
     return f"{1e3 * abs(lag):.4g} ms ({abs(samples):.1f} samples) {'after' if lag > 0 else 'before'}"
 
 
@@ -177,65 +173,3 @@ def _contradiction(fit: Fit) -> tuple[str, str] | None:
     if fit.scale < 0 and abs(-fit.scale - 1) < NEAR:
         return "opposite sign", "the position moves the other way"
     return "wrong scale", f"the position moves {fit.scale:.4g} times as fast as the velocity says"
-
-
-def check_torques(draft: Draft, report: Report) -> None:
-    """Torques and controls that explain the motion better at another time are reported with that time.
-
-    They are regressed on accelerations, velocities, signs of velocity, sines and cosines of all joints, which holds
-    the rigid-body torques of one joint, and much of those of several.
-    """
-    for channel in ("tau", "control"):
-        found = _torque_offset(draft, channel) if channel in draft.values and "q" in draft.values else None
-        if found is not None:
-            lag, samples, share = found
-            detail = (
-                f"{channel} comes {_late(lag, samples)} the motion that it explains ({100 * share:.0f} % of the "
-                f"residual is left); shift(recording, {channel!r}, {-lag:.4g}) sets it right"
-            )
-            draft.say(report, "clock offset", channel, 1, "suspect", detail)
-
-
-def _torque_offset(draft: Draft, channel: str) -> tuple[float, float, float] | None:
-    if channel == "control" and np.any(np.asarray(draft.model.actuators.bias)[:, 1:]):
-        return None  # a servo's control is a position
-    joints = [j for j, _ in pairs(draft) if draft.entry("q", j) is not None][:12]
-    forces = [draft.values[channel][:, i] for i in range(draft.values[channel].shape[1])]
-    forces = [f for f in forces if np.isfinite(f).all() and np.ptp(f) > 0]
-    if not joints or not forces:
-        return None
-    spaced = even(draft.time, *(draft.values["q"][:, j] for j in joints), *forces)
-    if spaced is None:
-        return None
-    dt, signals = spaced
-    basis = _basis(np.array(signals[: len(joints)]), dt)
-    most = int(min(round(MOST_OFFSET / dt), 80, (len(basis) - 3 * basis.shape[1]) // 4))
-    if most < 3 or len(basis) < PLENTY * basis.shape[1]:
-        return None
-    inner = slice(most, len(basis) - most)
-    base, _ = np.linalg.qr(basis[inner])
-    lags = np.arange(-most, most + 1)
-    rest = np.zeros(len(lags))
-    for f in signals[len(joints) :]:
-        for i, lag in enumerate(lags.tolist()):
-            y = f[most + lag : len(f) - most + lag]
-            y = (y - y.mean()) / (np.std(f) + 1e-300)
-            rest[i] += (y @ y - np.sum((base.T @ y) ** 2)) / len(y) / (len(signals) - len(joints))
-    best = int(np.argmin(rest))
-    share = rest[best] / max(rest[most], 1e-300)
-    inside = 0 < best < len(lags) - 1
-    if not (inside and abs(lags[best]) > LATE and share < BETTER and rest[best] < UNEXPLAINED):
-        return None
-    return float(lags[best] * dt), float(lags[best]), float(share)
-
-
-def _basis(q: np.ndarray, dt: float) -> np.ndarray:
-    """Columns that rigid-body torques are made of."""
-    window = int(np.clip(round(0.06 / dt), 5, 101)) | 1
-    window = min(window, (q.shape[1] - 1) | 1)
-    speed = np.asarray(savgol_filter(q, window, 3, deriv=1, delta=dt))
-    acceleration = np.asarray(savgol_filter(q, window, 3, deriv=2, delta=dt))
-    scale = 0.1 * np.std(speed, axis=1, keepdims=True) + 1e-12
-    rows = [acceleration, speed, np.tanh(speed / scale), np.sin(q), np.cos(q), np.ones((1, q.shape[1]))]
-    basis = np.concatenate(rows).T
-    return basis / (np.abs(basis).max(axis=0) + 1e-300)

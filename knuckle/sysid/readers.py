@@ -12,8 +12,9 @@ import numpy as np
 from knuckle.model.model import Model
 from knuckle.sysid import read_csv, read_hdf5, read_mcap, read_npz, read_parquet, read_rosbag
 from knuckle.sysid.assemble import drafts_of
-from knuckle.sysid.check_motion import Units, check_torques, check_units, check_velocities
+from knuckle.sysid.check_motion import Units, check_units, check_velocities
 from knuckle.sysid.check_rotation import check_quaternions
+from knuckle.sysid.check_torques import check_torques
 from knuckle.sysid.check_values import check_finite, check_frozen, check_spikes, check_wrapped, jumps
 from knuckle.sysid.draft import Draft
 from knuckle.sysid.entries import CHANNELS, names_of

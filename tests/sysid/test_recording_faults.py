@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import equinox as eqx
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
 import knuckle as kn
-from knuckle import robots
+from knuckle import native, robots
+from knuckle.dynamics import rnea
 from knuckle.sysid import Recordings, read_recordings
 from tests.sysid.logs import columns, pendulum, swing, write_csv
 
@@ -20,6 +22,7 @@ DISK = kn.build(
     [kn.Link("disk", joints=kn.revolute("z", name="axle"), mass=1.0, shapes=kn.shapes.sphere(0.1))],
     actuators=[kn.motor("axle", name="drive")],
 )
+inverse_dynamics = native.vmap(rnea, in_axes=(None, 0, 0, 0))
 BODY = kn.build([kn.Link("body", joints=kn.free(name="root"), mass=1.0, shapes=kn.shapes.sphere(0.1))])
 
 
@@ -248,6 +251,27 @@ def test_late_torques_are_reported_with_their_offset(samples: int, tmp_path: Pat
     finding = got.report.of("clock offset")[0]
     assert finding.place == "tau" and f"{4 * abs(samples)} ms ({abs(samples)}.0 samples)" in finding.detail
     assert ("after" if samples > 0 else "before") in finding.detail
+
+
+@pytest.mark.parametrize("samples", [0, 3, -8])
+def test_late_torques_of_an_arm_of_other_masses_are_reported_with_their_offset(samples: int, tmp_path: Path):
+    t, q, qd = swing(12.0, joints=7)
+    rng = np.random.default_rng(1)
+    heavier = eqx.tree_at(lambda m: m.inertia.mass, ARM, ARM.inertia.mass * rng.uniform(0.6, 1.6, len(ARM.link_names)))
+    qdd = np.gradient(qd, t, axis=0)
+    torque = np.asarray(inverse_dynamics(heavier, q, qd, qdd)) + 0.1 * qd + 0.3 * np.tanh(20 * qd)
+    torque += 0.05 * np.std(torque, axis=0) * rng.normal(size=torque.shape)
+    a, b = 50, 2500
+    table = {"time [s]": t[a:b]}
+    for k, joint in enumerate(ARM.joint_names):
+        table[f"{joint} position"] = q[a:b, k] + 1e-4 * rng.normal(size=b - a)
+        table[f"{joint} torque"] = torque[a - samples : b - samples, k]
+    findings = read_recordings(write_csv(tmp_path / "log.csv", table), ARM).report.of("clock offset")
+    if samples == 0:
+        assert not findings
+        return
+    assert findings[0].place == "tau" and f"({abs(samples)}.0 samples)" in findings[0].detail
+    assert ("after" if samples > 0 else "before") in findings[0].detail
 
 
 def test_spikes_are_left_out(tmp_path: Path):
