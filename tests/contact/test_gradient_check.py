@@ -19,3 +19,11 @@ def test_derivatives_are_right_away_from_changes_of_mode_and_never_nan(name):
     assert all(f.converged and f.finite for f in findings)
     compared = {f.mode for f in findings if f.margin > check.MARGIN}
     assert compared == set(check.MODES)
+
+
+def test_derivatives_of_a_mechanism_with_limits_a_loop_a_mimic_and_dry_friction_are_right():
+    findings, _ = check.examine("mechanism, Impulse without restitution", 60, seed=1)
+    assert not [f for f in findings if check.missed(f)]
+    assert all(f.converged and f.finite for f in findings)
+    compared = {f.mode for f in findings if f.margin > check.MARGIN}
+    assert compared >= {"apart", "stick", "slip"}
