@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import jax
 import typer
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
 
 import knuckle as kn
-from knuckle.cli_common import TOUCHING, Touching, columns, err, fail, load, made_folder, out, plain
+from knuckle.cli_common import TOUCHING, Touching, fail, load, made_folder, out, plain
+from knuckle.cli_run import fit_and_write
 
 if TYPE_CHECKING:
-    from knuckle.optim import LevenbergMarquardt
-    from knuckle.sysid import Fit, Recording, Recordings
+    from knuckle.optim import LevenbergMarquardt, Ray
+    from knuckle.sysid import Recordings
 
 HIDDEN = (6,)  # sizes of the hidden layers of networks by default
 JOINT_FORCES = ("joint/force", "joint/passive_force")
@@ -35,6 +30,23 @@ class Shooting(StrEnum):
     MULTIPLE = "multiple"
     SINGLE = "single"
     ONE_STEP = "one-step"
+
+
+class Robust(StrEnum):
+    """What a measurement far off counts, by the names of the command line."""
+
+    SQUARES = "squares"
+    HUBER = "huber"
+    SOFT_L1 = "soft-l1"
+    CAUCHY = "cauchy"
+
+
+class Method(StrEnum):
+    """Searches by the names of the command line."""
+
+    LOCAL = "local"
+    BASIN_HOPPING = "basin-hopping"
+    POPULATION = "population"
 
 
 LOSSES = {
@@ -58,6 +70,9 @@ def fit(
     contact: Annotated[Touching, typer.Option(help="How bodies touch.")] = Touching.NONE,
     loss: Annotated[Shooting, typer.Option(help="How simulation and log are compared.")] = Shooting.MULTIPLE,
     segment: Annotated[float | None, typer.Option(help="Seconds of a piece in multiple shooting.")] = None,
+    robust: Annotated[
+        Robust, typer.Option(help="What measurements far off count; squares: all alike.")
+    ] = Robust.SQUARES,
     column: Annotated[
         list[str] | None, typer.Option(help="What a column is: 'enc_a=q shoulder'; again for more.")
     ] = None,
@@ -65,7 +80,14 @@ def fit(
     offset: Annotated[list[str] | None, typer.Option(help="A channel with an unknown offset, such as q.")] = None,
     delay: Annotated[list[str] | None, typer.Option(help="What may be late: sensor or actuator.")] = None,
     held_out: Annotated[float, typer.Option(help="Share of the data that the fit does not see.")] = 0.25,
-    seed: Annotated[int, typer.Option(help="Of the held-out part and of networks.")] = 0,
+    search: Annotated[Method, typer.Option(help="From the description only, or many local searches.")] = Method.LOCAL,
+    starts: Annotated[int, typer.Option(help="Local searches of a global one.")] = 64,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes for a global search; by default one for each processor.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster for a global search; auto: here.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was stopped in that folder.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the held-out part, of networks and of a global search.")] = 0,
     seconds: Annotated[float | None, typer.Option(help="Most time for the search.")] = None,
     repair_inertia: Annotated[
         bool, typer.Option("--repair-inertia", help="Mend inertia that no real body can have, and say where.")
@@ -78,7 +100,7 @@ def fit(
                 raise ValueError(f"--seconds must be a positive number, got {seconds:g}")
             if not 0 <= held_out < 1:
                 raise ValueError(f"--held-out must be 0 or more and below 1, got {held_out:g}")
-            patterns = _patterns(free)
+            patterns, plan = _patterns(free), _plan(search, starts, workers, ray)
             model = load(robot, repair_inertia=repair_inertia)
             blueprint = networks(model, network or (), TOUCHING[contact], seed)
             recordings = _recordings(model, logs, _pairs(column or (), "--column"), ignore or ())
@@ -91,14 +113,19 @@ def fit(
             "contact": TOUCHING[contact],
             "loss": LOSSES[loss],
             "segment": segment,
+            "robust": robust.replace("-", "_"),
             "offsets": tuple(offset or ()),
             "delays": tuple(delay or ()),
             "held_out": held_out,
             "seed": seed,
+            "search": search.replace("-", " "),
+            "starts": starts,
+            "workers": plan,
+            "resume": resume,
             "seconds": seconds,
             "solver": _solver(blueprint),
         }
-        _fit_and_write(robot, model, recordings, logs, options, folder)
+        fit_and_write(robot, model, recordings, logs, options, folder)
 
 
 def demo(
@@ -141,10 +168,23 @@ def networks(model: kn.Model, taps: Sequence[str], contact, seed: int) -> kn.Blu
 def _solver(blueprint: kn.Blueprint | None) -> LevenbergMarquardt | None:
     """Small networks take more steps than parameters and are worth fewer digits; None: as `sysid.fit` chooses."""
     from knuckle.optim import LevenbergMarquardt
-    from knuckle.sysid.fit import MANY
+    from knuckle.sysid.solve import MANY
 
     small = blueprint is not None and blueprint.size <= MANY // 2
     return LevenbergMarquardt(value_tolerance=1e-6, max_iterations=1000) if small else None
+
+
+def _plan(search: Method, starts: int, workers: int | None, ray: str | None) -> int | Ray | None:
+    """Where a global search is done."""
+    from knuckle.optim import Ray
+
+    if search is Method.LOCAL and (workers is not None or ray is not None):
+        raise ValueError("--workers and --ray are for a global search: give --search basin-hopping or population too")
+    if workers is not None and ray is not None:
+        raise ValueError("--workers are processes of this machine, --ray a cluster: give one of them")
+    if starts < 1 or (workers is not None and workers < 0):
+        raise ValueError(f"--starts must be 1 or more and --workers 0 or more, got {starts} and {workers}")
+    return workers if ray is None else Ray(ray)
 
 
 def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -183,126 +223,3 @@ def _recordings(model: kn.Model, logs: Sequence[str], columns: dict[str, str], i
         out.print("found in the logs:")
         out.print(found.report.table())
     return found
-
-
-class Search:
-    """What the search is at: shown live, kept for the report, and ended by the first Ctrl-C."""
-
-    def __init__(self, seconds: float | None):
-        self.seconds, self.began = seconds, time.perf_counter()
-        self.points: list[tuple[float, float]] = []  # seconds, half the sum of squares
-        self.text, self.asked = "compiling", False
-
-    def progress(self, text: str) -> None:
-        self.text = text
-
-    def watch(self, value: float) -> None:
-        self.points.append((time.perf_counter() - self.began, value))
-        if self.asked and len(self.points) > 1:
-            raise KeyboardInterrupt
-
-    def interrupt(self, *_) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked, self.text = True, "Ctrl-C: finishing with what was found so far; again to stop at once"
-
-    def __rich__(self) -> Group:
-        elapsed = time.perf_counter() - self.began
-        limit = "" if self.seconds is None else f" of at most {self.seconds:g} s"
-        values = [value for _, value in self.points]
-        best = f"best {min(values):.6g}" if values else ""
-        last = f"loss {values[-1]:.6g}" if values else ""
-        numbers = "   ".join(filter(None, (f"{elapsed:.1f} s{limit}", f"{len(values)} evaluations", last, best)))
-        return Group(Text(numbers), Text(self.text, style="dim"))
-
-
-@contextmanager
-def _interrupts(handler: Callable) -> Iterator[None]:
-    """Ctrl-C goes to the handler; outside the main thread, where there are no signals, nowhere."""
-    try:
-        before = signal.signal(signal.SIGINT, handler)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _fit_and_write(robot: str, model: kn.Model, recordings: Recordings, logs, options: dict, folder: Path) -> None:
-    from knuckle import sysid
-
-    search = Search(options["seconds"])
-    try:
-        with _interrupts(search.interrupt), Live(search, console=out, refresh_per_second=4, transient=True):
-            found = sysid.fit(model, list(recordings), progress=search.progress, watch=search.watch, **options)
-    except KeyboardInterrupt:
-        fail("interrupted before anything was found: nothing is written", 130)
-    except (ValueError, OSError) as error:
-        fail(str(error))
-    show(found)
-    try:
-        with out.status("writing the report"):
-            write(folder, robot, found, recordings, search.points, logs, options)
-    except (ValueError, OSError) as error:
-        fail(f"writing to {folder}: {error}")
-    if search.asked:
-        err.print("[yellow]interrupted[/]: written is the best that was found until then")
-        raise typer.Exit(130)
-
-
-def show(found: Fit) -> None:
-    """Parameters, the error on held-out data, and what the data cannot tell, on the console."""
-    rows = [
-        (e.name, f"{e.before:.4g}", f"{e.value:.4g}", f"{e.lower:.4g} .. {e.upper:.4g}", e.verdict, e.unit)
-        for e in found.estimates
-    ]
-    rows += [(name, "0", f"{value:.4g}", "", "", "") for name, value in found.instruments.items()]
-    if rows:
-        out.print(columns(("parameter", "before", "value", "95 % interval", "verdict", "unit"), rows))
-    if found.blueprint is not None:
-        out.print(plain(repr(found.blueprint)))
-    result = found.result
-    out.print(f"{result.status} after {result.iterations} iterations")
-    if found.held_out is not None:
-        out.print(f"[bold]{plain(repr(found.held_out))}[/]")
-    for line in found.certainty.untold():
-        out.print(f"[yellow]note:[/] {plain(line)}")
-
-
-def write(folder: Path, robot: str, found: Fit, recordings, points, logs: Sequence[str], options: dict) -> None:
-    """The fitted robot, the hybrid model, fit.json and report.html."""
-    from knuckle.sysid.report import write_report
-
-    suffix = ".urdf" if Path(robot).suffix.lower() == ".urdf" else ".xml"
-    fitted, hybrid = folder / f"{Path(robot).stem}{suffix}", folder / "model.knuckle"
-    written = [hybrid]
-    about = _about(robot, recordings, logs, options)
-    dt = found.shots.period / found.simulator.substeps
-    integrator = found.simulator.integrator
-    notes = {"robot": about["robot"], "logs": about["logs"]}
-    kn.save_hybrid(
-        hybrid, found.model, found.blueprint, contact=found.contact, integrator=integrator, dt=dt, notes=notes
-    )
-    try:
-        kn.save(found.model, fitted)
-        written.append(fitted)
-    except ValueError as error:
-        err.print(f"[yellow]warning:[/] {plain(str(error))}; the fitted model is in {plain(str(hybrid))}")
-    written += write_report(folder, found, findings=recordings.report, search=points, about=about)
-    out.print(f"wrote {plain(' '.join(map(str, written)))}")
-
-
-def _about(robot: str, recordings: Sequence[Recording], logs: Sequence[str], options: dict) -> dict:
-    runs = [
-        {"name": r.name, "samples": len(r), "duration": r.duration, "channels": list(r.channels)} for r in recordings
-    ]
-    kept = ("loss", "segment", "offsets", "delays", "held_out", "seed", "seconds")
-    return {
-        "knuckle": kn.__version__,
-        "robot": robot,
-        "logs": [str(log) for log in logs],
-        "recordings": runs,
-        "options": {name: options[name] for name in kept} | {"free": options["free"]},
-    }

@@ -162,29 +162,33 @@ def test_bad_input_is_one_error_without_a_traceback(knuckle, tmp_path, log, word
 
 INTERRUPT_AT_THE_FOURTH_LOOK = """
 import os, signal
-from knuckle import cli, cli_fit
+from knuckle import cli, cli_run
 
-watch = cli_fit.Search.watch
+watch = cli_run.Display.watch
 
-def interrupted(self, value):
+def interrupted(self, look):
     if len(self.points) == 3:
         os.kill(os.getpid(), signal.SIGINT)
-    watch(self, value)
+    watch(self, look)
 
-cli_fit.Search.watch = interrupted
+cli_run.Display.watch = interrupted
 cli.main()
 """
 
 
-def test_interrupted_it_writes_the_best_so_far(tmp_path, log):
+def test_interrupted_it_writes_the_best_so_far_and_goes_on_from_there(knuckle, tmp_path, log):
     words = ["fit", "double_pendulum", str(log), "--free=*.mass", "--out", str(tmp_path / "out")]
     run = subprocess.run([sys.executable, "-c", INTERRUPT_AT_THE_FOURTH_LOOK, *words], capture_output=True, text=True)
     assert run.returncode == 130 and "Traceback" not in run.stderr, run.stderr
-    assert "the best that was found until then" in run.stderr
+    assert "the best that was found until then; --resume goes on from there" in run.stderr
     data = json.loads((tmp_path / "out" / "fit.json").read_text())
     values = data["search"]["half_sum_of_squares"]
     assert data["status"] == "interrupted" and len(values) in (4, 5)
     assert data["half_sum_of_squares"] == min(values[: len(values) - 1]) < values[0]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES | {"checkpoint.npz"}
+    assert knuckle(*words, "--resume").exit_code == 0
+    data = json.loads((tmp_path / "out" / "fit.json").read_text())
+    assert data["status"] == "converged" and data["search"]["half_sum_of_squares"][0] < values[1]
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 

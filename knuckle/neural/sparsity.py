@@ -48,6 +48,26 @@ def lasso(networks: Any) -> Float[Array, ""]:
     return _sum(jnp.sum(jnp.abs(_first(n))) for n in _networks(networks))
 
 
+def lasso_residuals(
+    networks: Any, group: float, element: float = 0.0, groups: Groups | None = None, near: float = 1e-3
+):
+    """Numbers whose half sum of squares is group * group_lasso + element * lasso: the same for least squares.
+
+    A norm is sqrt(|W|^2 + near^2) - near, so that all is smooth at zero; then a group that is not needed ends there but
+    for rounding, and one beyond `near` feels the lasso.
+    """
+
+    def shrunk(W: Float[Array, "*stack out in"], squares: Array, strength: float) -> Float[Array, " weight"]:
+        return (W * jnp.sqrt(2 * strength / (jnp.sqrt(squares + near**2) + near))).reshape(-1)
+
+    parts = []
+    for W in map(_first, _networks(networks)):
+        squares = jnp.square(_norms(W, groups))[..., _group_of(W, groups)]
+        parts += [shrunk(W, squares[..., None, :], group)] if group else []
+        parts += [shrunk(W, jnp.square(W), element)] if element else []
+    return jnp.concatenate(parts) if parts else jnp.zeros(0)
+
+
 def contribution(blueprint: Blueprint, values: Mapping[str, Array | np.ndarray]) -> Float[Array, ""]:
     """Mean square of what the networks give, over samples of every tap that they read and act on (`kn.tap_values`).
 

@@ -42,6 +42,9 @@ class Hops:
                 f"got {self.per_round}, {self.radius} and {self.seed}"
             )
 
+    def searches_per_task(self) -> int:
+        return 1
+
     def searches_per_round(self) -> int:
         return self.per_round
 
@@ -62,8 +65,8 @@ class Hops:
     def _hop(self, problem: Problem, centre: Vector, rng: np.random.Generator) -> Vector:
         """A jump of Cauchy's distribution, mostly short and at times far, reflected at the bounds; or anywhere."""
         if self.restart == "anywhere":
-            return rng.uniform(problem.lower, problem.upper)
-        return problem.into_bounds(centre + self.radius * problem.width() * rng.standard_cauchy(problem.size))
+            return rng.uniform(*problem.box(np.array(self.start)))
+        return problem.into_bounds(centre + self.radius * problem.reach * rng.standard_cauchy(problem.size))
 
     def work(self, problem: Problem, payload: Any, seconds: float | None) -> Found:
         return Found([payload], [light(self.local(problem, payload, seconds=seconds))])
@@ -90,13 +93,13 @@ def basin_hopping(
     Args:
         build: makes the problem; each worker calls it once.
         start: where the first search begins; the middle of the bounds if there is none.
-        searches: local searches in all, in rounds of `per_round`; a last round that is not whole is left out.
+        searches: local searches in all, in rounds of `per_round`.
         radius: typical length of a hop, as a share of the distance between the bounds.
         workers: 0 for this process, a number of processes, or `Ray(address)`.
         limits: `target`, `patience`, `seconds`, `progress`, `save`, `resume` of `Limits`.
     """
-    if searches < per_round:
-        raise ValueError(f"searches: expected at least one round of {per_round}, got {searches}")
+    if searches < 1:
+        raise ValueError(f"searches: expected at least 1, got {searches}")
     problem = built(build)
     first = problem.start(_middle(problem) if start is None else start)
     if restart == "anywhere":
@@ -112,7 +115,6 @@ def _middle(problem: Problem) -> Vector:
 
 def bounded(problem: Problem, what: str) -> None:
     """Refuse a problem with a parameter that has no bounds to draw it from."""
-    free = ~(np.isfinite(problem.lower) & np.isfinite(problem.upper))
-    if free.any():
-        names = ", ".join(name for name, bare in zip(problem.names, free, strict=True) if bare)
+    if not problem.ranged.all():
+        names = ", ".join(name for name, ranged in zip(problem.names, problem.ranged, strict=True) if not ranged)
         raise ValueError(f"{what} needs finite bounds; these parameters have none: {names}")

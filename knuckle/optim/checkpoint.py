@@ -28,9 +28,11 @@ def save(path: Path, state: State, settings: dict) -> bool:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         warnings.warn(f"the search goes on, but its state could not be saved to {path}: {error}", stacklevel=2)
         return False
     return True

@@ -52,6 +52,9 @@ class Islands:
                 f"got {self.islands}, {self.generations}, {self.refined} and {self.seed}"
             )
 
+    def searches_per_task(self) -> int:
+        return self.refined
+
     def searches_per_round(self) -> int:
         return self.islands * self.refined
 
@@ -60,9 +63,10 @@ class Islands:
 
     def first_state(self, problem: Problem) -> State:
         """Members spread over the box, the start among them; their values are found when they first evolve."""
-        rng = np.random.default_rng([self.seed])
-        members = rng.uniform(problem.lower, problem.upper, (self.islands, self.members, problem.size))
-        members[0, 0] = self.start
+        rng, moved, start = np.random.default_rng([self.seed]), problem.moved, np.array(self.start)
+        low, high = problem.box(start)
+        members = rng.uniform(low[moved], high[moved], (self.islands, self.members, int(moved.sum())))
+        members[0, 0] = start[moved]
         return {"members": members, "fitness": np.full((self.islands, self.members), np.nan)}
 
     def tasks(self, problem: Problem, state: State) -> list[Any]:
@@ -73,14 +77,16 @@ class Islands:
     def work(self, problem: Problem, payload: Any, seconds: float | None) -> Found:
         members, fitness, seed = payload
         deadline = deadline_in(seconds)
-        members, fitness = self._evolved(_Landscape(problem, self.local, deadline), members, fitness, seed)
+        landscape = _Landscape(problem, np.array(self.start), self.local, deadline)
+        members, fitness = self._evolved(landscape, members, fitness, seed)
         starts, results = [], []
         for i in np.argsort(fitness, kind="stable")[: self.refined]:
-            result = self.local(problem, members[i], seconds=time_left(deadline))
-            starts.append(members[i].copy())
+            start = landscape.whole(members[i])
+            result = self.local(problem, start, seconds=time_left(deadline))
+            starts.append(start)
             results.append(light(result))
             if result.value < fitness[i]:
-                members[i], fitness[i] = result.x, result.value
+                members[i], fitness[i] = result.x[problem.moved], result.value
         return Found(starts, results, (members, fitness))
 
     def _evolved(self, landscape: _Landscape, members: np.ndarray, fitness: np.ndarray, seed: int):
@@ -118,10 +124,10 @@ class _TimeUp(Exception):
 
 
 class _Landscape:
-    """The problem as pygmo sees it: a number for each point within the bounds."""
+    """The problem as pygmo sees it: a number for each point within the box, of the parameters that are moved."""
 
-    def __init__(self, problem: Problem, local: LocalSolver, deadline: float | None):
-        self.problem, self.local, self.deadline = problem, local, deadline
+    def __init__(self, problem: Problem, start: Vector, local: LocalSolver, deadline: float | None):
+        self.problem, self.start, self.local, self.deadline = problem, start, local, deadline
 
     def __deepcopy__(self, _) -> _Landscape:
         return self
@@ -131,12 +137,19 @@ class _Landscape:
             raise _TimeUp
         return [self.value(x)]
 
-    def value(self, x: Vector) -> float:
-        value = self.local.at(self.problem, x).value
+    def whole(self, member: Vector) -> Vector:
+        """All parameters: those of a member, and the others as the search began."""
+        x = self.start.copy()
+        x[self.problem.moved] = member
+        return x
+
+    def value(self, member: Vector) -> float:
+        value = self.local.at(self.problem, self.problem.settled(self.whole(member))).value
         return value if np.isfinite(value) else WORST
 
     def get_bounds(self) -> tuple[Vector, Vector]:
-        return self.problem.lower, self.problem.upper
+        low, high = self.problem.box(self.start)
+        return low[self.problem.moved], high[self.problem.moved]
 
 
 def population_search(
@@ -159,7 +172,7 @@ def population_search(
     Args:
         build: makes the problem; each worker calls it once. All parameters need finite bounds.
         start: one of the first members; the others are spread over the bounds.
-        searches: local searches in all, in rounds of `islands * refined`; a last round that is not whole is left out.
+        searches: local searches in all, in rounds of `islands * refined`; `refined` that are not whole are left out.
         workers: 0 for this process, a number of processes, or `Ray(address)`.
         limits: `target`, `patience`, `seconds`, `progress`, `save`, `resume` of `Limits`.
     """
@@ -168,8 +181,8 @@ def population_search(
     bounded(problem, "population search")
     first = problem.start((problem.lower + problem.upper) / 2 if start is None else start)
     method = Islands(tuple(first.tolist()), local, islands, members, generations, refined, algorithm, seed)
-    if searches < method.searches_per_round():
-        raise ValueError(f"searches: expected at least one round of {method.searches_per_round()}, got {searches}")
+    if searches < refined:
+        raise ValueError(f"searches: expected at least the {refined} of one island, got {searches}")
     return search(method, build, problem, Limits(searches, **limits), workers, first)
 
 

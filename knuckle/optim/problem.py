@@ -16,7 +16,9 @@ Function: TypeAlias = Callable[[Vector], tuple[np.ndarray, np.ndarray]]
 class Problem(ABC):
     """Free parameters with bounds, typical sizes (`scale`) and names. Bounds may be infinite, one number or one each.
 
-    The function gets one float64 vector and returns new arrays each time: solvers keep what it returned.
+    The function gets one float64 vector and returns new arrays each time: solvers keep what it returned. `reach` is how
+    far a global search moves each parameter: the distance of its bounds (its scale where one is infinite) unless given;
+    those of reach 0 it leaves where the point that it moves from has them.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Problem(ABC):
         upper: float | Sequence[float] | Vector = np.inf,
         scale: float | Sequence[float] | Vector = 1.0,
         names: Sequence[str] | None = None,
+        reach: float | Sequence[float] | Vector | None = None,
     ):
         if size < 1:
             raise ValueError(f"a problem has at least one parameter, not {size}")
@@ -38,6 +41,10 @@ class Problem(ABC):
         self.lower, self.upper = self._each("lower", lower), self._each("upper", upper)
         self.scale = self._each("scale", scale)
         self._refuse(~(self.lower < self.upper), "lower bound must be below the upper one")
+        self.reach = self._each("reach", self._width() if reach is None else reach)
+        both = np.isfinite(self.lower) & np.isfinite(self.upper)
+        self.ranged = both if reach is None else np.ones(size, bool)  # whether it is known where to search
+        self._refuse(~((self.reach >= 0) & np.isfinite(self.reach)), "reach must be 0 or more and finite")
         self._refuse(~((self.scale > 0) & np.isfinite(self.scale)), "scale must be positive and finite")
 
     def _each(self, what: str, values) -> Vector:
@@ -63,10 +70,27 @@ class Problem(ABC):
             raise ValueError(f"start: parameter {self.names[int(np.argmax(np.isnan(point)))]!r} is not a number")
         return np.clip(point, self.lower, self.upper)
 
-    def width(self) -> Vector:
-        """How far a parameter may range: the distance of its bounds, or its scale where one is infinite."""
+    def _width(self) -> Vector:
         width = self.upper - self.lower
         return np.where(np.isfinite(width), width, self.scale)
+
+    @property
+    def moved(self) -> np.ndarray:
+        """Which parameters a global search moves."""
+        return self.reach > 0
+
+    def box(self, centre: Vector) -> tuple[Vector, Vector]:
+        """Where a global search looks: between the bounds, or around the centre where the reach is less than those."""
+        whole = self.reach >= self.upper - self.lower
+        low, high = centre - self.reach / 2, centre + self.reach / 2
+        return (
+            np.where(whole, self.lower, np.maximum(low, self.lower)),
+            np.where(whole, self.upper, np.minimum(high, self.upper)),
+        )
+
+    def settled(self, x: Vector) -> Vector:
+        """The point with parameters that a search does not move brought to where they fit; by default as they are."""
+        return x
 
     def into_bounds(self, x: Vector) -> Vector:
         """Reflect a point at the bounds until it lies between them."""

@@ -71,6 +71,8 @@ class Method(Protocol):
     @property
     def local(self) -> LocalSolver: ...
 
+    def searches_per_task(self) -> int: ...
+
     def searches_per_round(self) -> int: ...
 
     def settings(self) -> dict:
@@ -197,16 +199,21 @@ class _Search:
             before, now = bests[-limits.patience - 1], bests[-1]
             if np.isfinite(now) and not now < before - 1e-9 * abs(before):
                 return Status.CONVERGED
-        if (len(bests) + 1) * self.method.searches_per_round() > limits.searches:
+        if not self._tasks_left():
             return Status.SEARCHES_DONE
         if limits.seconds is not None and self.elapsed >= limits.seconds:
             return Status.TIME_LIMIT
         return None
 
+    def _tasks_left(self) -> int:
+        done = len(self.state["best"]) * self.method.searches_per_round()
+        return max(0, self.limits.searches - done) // self.method.searches_per_task()
+
     def _whole_round(self, team: Workers) -> bool:
         """One round; False if the time was up before all of its tasks were done."""
         began = time.monotonic()
-        self.payloads, self.outcomes = self.method.tasks(self.problem, self.state), {}
+        whole, most = self.method.tasks(self.problem, self.state), self._tasks_left()
+        self.payloads, self.outcomes = whole[:most], {}
         left = None if self.limits.seconds is None else max(0.0, self.limits.seconds - self.elapsed)
         for number, outcome in team.run(self.payloads, left):
             self.outcomes[number] = outcome
@@ -220,7 +227,7 @@ class _Search:
         self.state = state | {"seconds": np.append(state["seconds"], time.monotonic() - began)}
         self.payloads, self.outcomes = [], {}
         self._refuse_failure()
-        self._report()
+        self._report(save=most >= len(whole))  # a search with more of them would not have cut this round short
         return True
 
     def seen(self) -> State:
@@ -238,8 +245,8 @@ class _Search:
         if len(failures) and not len(self.state["value"]):
             raise RuntimeError(f"every task of the first round failed; the first one so:\n{failures[0]}")
 
-    def _report(self) -> None:
-        if self.path is not None:
+    def _report(self, save: bool) -> None:
+        if self.path is not None and save:
             checkpoint.save(self.path, self.state, self.settings)
         if self.callback is None:
             return
@@ -252,9 +259,9 @@ class _Search:
     def _progress(self) -> Progress:
         state, limits = self.state, self.limits
         number, size, rounds = best(state), self.method.searches_per_round(), len(state["best"])
-        values, done = state["value"], rounds * size
+        values, done = state["value"], min(rounds * size, limits.searches)
         pace = float(state["seconds"].mean())
-        left = pace * ((limits.searches - done) // size)
+        left = pace * -(-(limits.searches - done) // size)
         if limits.seconds is not None:
             left = min(left, max(0.0, limits.seconds - self.elapsed))
         x = state["x"][number] if number is not None else np.full(self.problem.size, np.nan)

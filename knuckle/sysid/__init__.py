@@ -3,6 +3,7 @@
 from knuckle.sysid.files import load_saved, save
 from knuckle.sysid.findings import Finding, RecordingError, Report
 from knuckle.sysid.fit import Fit, fit
+from knuckle.sysid.objective import Regularise
 from knuckle.sysid.parameters import Prior
 from knuckle.sysid.readers import Recordings, read_recordings
 from knuckle.sysid.recording import Channel, Recording
@@ -16,6 +17,7 @@ __all__ = [
     "Recording",
     "RecordingError",
     "Recordings",
+    "Regularise",
     "Report",
     "fit",
     "load_saved",

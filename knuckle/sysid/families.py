@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -28,27 +29,27 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "mass": Family("link", lambda m: m.inertia.mass, "kg", "positive", 1.0, 1.0),
-    "com": Family("link", lambda m: m.inertia.com, "m", "any", 1.0, 0.1),
-    "inertia": Family("link", lambda m: m.inertia.moment, "kg m^2", "moments", 1.0, 1.0),
-    "placement": Family("joint", lambda m: m.position, "m", "any", 1.0, 0.1),
-    "damping": Family("dof", lambda m: m.damping, "N m s/rad or N s/m", "zero or more", 10.0, 0.1),
-    "friction": Family("dof", lambda m: m.friction, "N m or N", "zero or more", 10.0, 0.1),
-    "stiffness": Family("dof", lambda m: m.stiffness, "N m/rad or N/m", "zero or more", 10.0, 1.0),
-    "armature": Family("dof", lambda m: m.armature, "kg m^2 or kg", "zero or more", 10.0, 0.01),
-    "gain": Family("actuator", lambda m: m.actuators.gain, "of the actuator", "positive", 1.0, 1.0),
-    "bias": Family("actuator", lambda m: m.actuators.bias, "N m or N", "any", 10.0, 0.1),
-    "gravity": Family("world", lambda m: m.gravity, "m/s^2", "any", 1.0, 0.1),
+    "mass": Family("link", attrgetter("inertia.mass"), "kg", "positive", 1.0, 1.0),
+    "com": Family("link", attrgetter("inertia.com"), "m", "any", 1.0, 0.1),
+    "inertia": Family("link", attrgetter("inertia.moment"), "kg m^2", "moments", 1.0, 1.0),
+    "placement": Family("joint", attrgetter("position"), "m", "any", 1.0, 0.1),
+    "damping": Family("dof", attrgetter("damping"), "N m s/rad or N s/m", "zero or more", 10.0, 0.1),
+    "friction": Family("dof", attrgetter("friction"), "N m or N", "zero or more", 10.0, 0.1),
+    "stiffness": Family("dof", attrgetter("stiffness"), "N m/rad or N/m", "zero or more", 10.0, 1.0),
+    "armature": Family("dof", attrgetter("armature"), "kg m^2 or kg", "zero or more", 10.0, 0.01),
+    "gain": Family("actuator", attrgetter("actuators.gain"), "of the actuator", "positive", 1.0, 1.0),
+    "bias": Family("actuator", attrgetter("actuators.bias"), "N m or N", "any", 10.0, 0.1),
+    "gravity": Family("world", attrgetter("gravity"), "m/s^2", "any", 1.0, 0.1),
 }
 CONTACT_FAMILIES = {
-    "friction": Family("contact", lambda c: c.friction, "1", "zero or more", 10.0, 0.5),
-    "restitution": Family("contact", lambda c: c.restitution, "1", "zero or more", 2.0, 0.5),
-    "stiffness": Family("contact", lambda c: c.stiffness, "N/m^p", "positive", 3.0, 1e5),
-    "dissipation": Family("contact", lambda c: c.dissipation, "s/m", "zero or more", 10.0, 0.5),
-    "transition": Family("contact", lambda c: c.transition, "m/s", "positive", 1.0, 0.01),
-    "alpha": Family("contact", lambda c: c.alpha, "1/s", "positive", 1.0, 200.0),
-    "beta": Family("contact", lambda c: c.beta, "1/s", "positive", 1.0, 200.0),
-    "mixing": Family("contact", lambda c: c.mixing, "1", "positive", 3.0, 1e-5),
+    "friction": Family("contact", attrgetter("friction"), "1", "zero or more", 10.0, 0.5),
+    "restitution": Family("contact", attrgetter("restitution"), "1", "zero or more", 2.0, 0.5),
+    "stiffness": Family("contact", attrgetter("stiffness"), "N/m^p", "positive", 3.0, 1e5),
+    "dissipation": Family("contact", attrgetter("dissipation"), "s/m", "zero or more", 10.0, 0.5),
+    "transition": Family("contact", attrgetter("transition"), "m/s", "positive", 1.0, 0.01),
+    "alpha": Family("contact", attrgetter("alpha"), "1/s", "positive", 1.0, 200.0),
+    "beta": Family("contact", attrgetter("beta"), "1/s", "positive", 1.0, 200.0),
+    "mixing": Family("contact", attrgetter("mixing"), "1", "positive", 3.0, 1e-5),
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
 
 import equinox as eqx
 import jax
@@ -14,13 +16,18 @@ import numpy as np
 from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.model import Model
-from knuckle.optim import LBFGSB, LevenbergMarquardt, LocalSolver, Problem, Result, Status
+from knuckle.optim import LocalSolver, Result
+from knuckle.optim.robust import Loss as Robust
+from knuckle.optim.workers import WorkerPlan
+from knuckle.sysid.global_search import Method
 from knuckle.sysid.held_out import HeldOut, held_out_errors
-from knuckle.sysid.objective import Objective, noise_of
+from knuckle.sysid.interrupt import interrupts
+from knuckle.sysid.objective import Objective, Regularise, noise_of
 from knuckle.sysid.parameters import Parameters, Prior, choose
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.shooting import Instruments, Observe, Simulator
 from knuckle.sysid.shots import DRIVES, Shots, make_shots
+from knuckle.sysid.solve import Look, Search, solve
 from knuckle.sysid.split import split
 from knuckle.sysid.uncertainty import Certainty, Estimate, certainty, estimates
 from knuckle.taps import Blueprint
@@ -28,8 +35,6 @@ from knuckle.taps import Blueprint
 Loss = Literal["multiple shooting", "single shooting", "one step"]
 LONGEST_STEP = 2e-3  # [s]
 LONGEST_DELAY = 0.1  # [s]
-MANY = 300  # free numbers from which on reverse mode is used
-SETTLED = 0.05  # relative change of the noise at which it counts as known
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,19 @@ def fit(
     observe: Mapping[str, Observe] | None = None,
     offsets: Sequence[str] = (),
     delays: Sequence[Literal["sensor", "actuator"]] = (),
+    robust: Robust = "squares",
+    regularise: Regularise = Regularise(),
     held_out: float | Sequence[Recording] = 0.25,
     solver: LocalSolver | None = None,
     seed: int = 0,
+    search: Method = "local",
+    starts: int = 64,
+    workers: int | WorkerPlan | None = None,
     seconds: float | None = None,
+    save: Path | str | None = None,
+    resume: bool = False,
     progress: Callable[[str], None] | None = None,
-    watch: Callable[[float], None] | None = None,
+    watch: Callable[[Look], None] | None = None,
 ) -> Fit:
     """Fit a model, and the networks of a blueprint, to recordings.
 
@@ -103,64 +115,73 @@ def fit(
         noise: deviation of each channel; by default it is found from the data, then from what the fit leaves.
         observe: for channels of one's own, function(model, state) that gives what is measured.
         offsets: channels with an unknown constant offset. delays: whether sensors or actuators may be late.
+        robust: "huber", "soft_l1" or "cauchy": measurements far off count less than their squares, and do not make the
+            noise.
+        regularise: what keeps the weights of networks small.
         held_out: share of the data, or recordings, that the fit does not see.
+        search: "basin hopping" or "population": the best of so many local searches from `starts`, over parameters and
+            instruments. The result does not depend on `workers` (processes, by default one for each processor, or
+            `kn.optim.Ray(address)`), unless `seconds` run out.
         seconds: for the search; Ctrl-C ends it too, and what was found so far is kept.
-        progress: told in words what is going on. watch: told half the sum of squares wherever the search looks.
+        save: a file for the state while it runs. resume: go on from that file.
+        progress: told in words what is going on. watch: told what the search sees.
     """
-    with jax.enable_x64(True):
+    _one_of("loss", loss, Loss)
+    _one_of("robust", robust, Robust)
+    _one_of("search", search, Method)
+    if resume and save is None:
+        raise ValueError("resume=True needs save=, the file that the fit was saved to")
+    with jax.enable_x64(True), interrupts() as stop:
         return _fit(
             model,
             [recordings] if isinstance(recordings, Recording) else list(recordings),
             choose(model, free, contact),
             *(blueprint, contact, integrator, loss, segment, step, dict(noise or {}), dict(observe or {})),
-            *(tuple(offsets), tuple(delays), held_out, solver, seed, seconds, progress or (lambda text: None), watch),
+            *(tuple(offsets), tuple(delays), robust, regularise, held_out, seed),
+            Search(
+                *(solver, search, starts, workers, seed, seconds, save, resume, stop),
+                *(progress or (lambda text: None), watch or (lambda look: None)),
+            ),
         )
 
 
 def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, segment, step, noise, observe, offsets,
-         delays, held_out, solver, seed, seconds, progress, watch) -> Fit:  # fmt: skip
+         delays, robust, regularise, held_out, seed, search: Search) -> Fit:  # fmt: skip
     train, test = _parts(recordings, held_out, seed)
     given, noise = set(noise), {**_noise(train), **noise}
     period = float(np.median([r.period for r in train]))
     length = {"single shooting": None, "one step": period}.get(loss, segment or max(0.5, 25 * period))
     latest = LONGEST_DELAY if delays else 0.0
-    shots = make_shots(model, train, length=length, noise=noise, latest=latest)
+    cut = partial(make_shots, model, latest=latest, steady=robust != "squares")
+    shots = cut(train, length=length, noise=noise)
     instruments = _instruments(model, shots, offsets, delays)
     shots = _seen_through(shots, instruments)
     substeps = max(1, int(np.ceil(period / (step or LONGEST_STEP) * (1 - 1e-9))))
     simulator = Simulator(model, parameters, contact, integrator, blueprint, substeps, observe, instruments)
     if simulator.size == 0:
         raise ValueError("nothing is free: choose parameters by free=, or give a blueprint")
-    objective = Objective(simulator, shots, fixed_starts=loss == "one step")
-    progress(f"{objective.size} free numbers, {shots.count} pieces of {shots.samples} samples, compiling")
-    x, last = objective.first, None
-    for _ in range(4):
-        result = last = _searched(objective, x, last, solver, seconds, watch)
-        seconds = None if seconds is None else max(seconds - result.seconds, 0.0)
-        x = result.x
-        progress(f"{result.status} after {result.iterations} iterations, half the sum of squares {result.value:.6g}")
-        if result.status in (Status.INTERRUPTED, Status.TIME_LIMIT):
-            break
-        factors = {key: f for key, f in _left(objective, x).items() if key not in given}
-        if all(abs(f - 1) < SETTLED for f in factors.values()):
-            break
-        noise |= {key: noise[key] * factor for key, factor in factors.items()}
-        objective.shots = _reweighed(objective.shots, factors)
-    _, jacobian = objective(x)
+    objective = Objective(simulator, shots, fixed_starts=loss == "one step", robust=robust, regularise=regularise)
+    search.progress(f"{objective.size} free numbers, {shots.count} pieces of {shots.samples} samples, compiling")
+    result, noise = solve(objective, noise, given, search, {"loss": loss, "seed": str(seed)})
     known = simulator.physical  # weights of networks count as things that are not asked for
-    sure = certainty(jacobian, known, objective.prior[:known], objective.labels[:known])
-    z = x[: objective.size]
+    sure = certainty(objective.sensitivity(result.x), known, objective.prior[:known], objective.labels[:known])
+    z = result.x[: objective.size]
     fitted, fitted_contact, fitted_blueprint = simulator.used(jnp.asarray(z))
     errors = None
     if test:
-        progress("simulating what the fit has not seen")
-        unseen = make_shots(model, test, length=length and max(length, 2 * period), noise=noise, latest=latest)
-        errors = held_out_errors(simulator, unseen, objective.first[: objective.size], z)
+        search.progress("simulating what the fit has not seen")
+        unseen = cut(test, length=length and max(length, 2 * period), noise=noise)
+        errors = held_out_errors(simulator, unseen, objective.first[: objective.size], z, robust)
     return Fit(
         *(fitted, fitted_contact, fitted_blueprint, estimates(parameters, z, sure), sure, noise, errors, result),
         *(simulator, objective.shots),
         dict(zip(instruments.labels, z[parameters.size : simulator.physical].tolist(), strict=True)),
     )
+
+
+def _one_of(name: str, value: str, kinds) -> None:
+    if value not in get_args(kinds):
+        raise ValueError(f"{name}: expected one of {', '.join(get_args(kinds))}, got {value!r}")
 
 
 def _parts(recordings, held_out, seed) -> tuple[list[Recording], list[Recording]]:
@@ -198,50 +219,3 @@ def _seen_through(shots: Shots, instruments: Instruments) -> Shots:
     there = np.arange(shots.samples) >= (shots.history if instruments.sensor_delay else 0)
     weight = {key: np.asarray(w) * there[None, :, None] for key, w in shots.weight.items()}
     return eqx.tree_at(lambda s: (s.weight, s.known), shots, (weight, 10 * np.asarray(shots.known)))
-
-
-def _searched(objective, x, last: Result | None, solver, seconds, watch) -> Result:
-    """What a solver finds from x; interrupted before it looked anywhere, the last result."""
-    try:
-        return _solved(objective, x, solver, seconds, watch)
-    except KeyboardInterrupt:
-        if last is None:
-            raise
-        return replace(last, status=Status.INTERRUPTED)
-
-
-def _solved(objective: Objective, x: np.ndarray, solver: LocalSolver | None, seconds, watch) -> Result:
-    if solver is None:
-        solver = LevenbergMarquardt(value_tolerance=1e-8) if objective.size <= MANY else LBFGSB()
-    problem = objective.problem() if isinstance(solver, LevenbergMarquardt) else objective.smooth()
-    if watch is not None:
-        problem.function = _watched(problem, watch)
-    return solver(problem, x, seconds=seconds)
-
-
-def _watched(problem: Problem, watch: Callable[[float], None]) -> Callable:
-    function = problem.function
-
-    def watched(x):
-        value, derivative = function(x)
-        watch(float(value) if np.ndim(value) == 0 else 0.5 * float(value @ value))
-        return value, derivative
-
-    return watched
-
-
-def _left(objective: Objective, x: np.ndarray) -> dict[str, float]:
-    """For each channel the deviation that is left, over what was taken as its noise."""
-    values, at, left = objective.values(x), 0, {}
-    for key, weight in objective.shots.weight.items():
-        entries = objective.entries(key)
-        part = values[:, at : at + entries * objective.shots.samples]
-        at += entries * objective.shots.samples
-        measured = np.count_nonzero(np.asarray(weight))
-        left[key] = float(np.sqrt(np.sum(part**2) / max(measured, 1)))
-    return {key: max(value, 1e-6) for key, value in left.items()}
-
-
-def _reweighed(shots: Shots, factors: Mapping[str, float]) -> Shots:
-    weight = {key: np.asarray(w) / factors.get(key, 1.0) for key, w in shots.weight.items()}
-    return eqx.tree_at(lambda s: s.weight, shots, weight)

@@ -20,16 +20,7 @@ def residuals_of(fit: Fit) -> dict[str, np.ndarray]:
     """What the fit leaves in training data, over the noise: (piece, sample, entry), NaN where not measured."""
     objective = Objective(fit.simulator, fit.shots, fixed_starts=len(fit.result.x) == fit.simulator.size)
     with jax.enable_x64(True):
-        values = objective.values(fit.result.x)
-    at, found = 0, {}
-    for key, weight in fit.shots.weight.items():
-        entries, samples = objective.entries(key), fit.shots.samples
-        part = values[:, at : at + entries * samples].reshape(fit.shots.count, samples, entries)
-        at += entries * samples
-        measured = np.asarray(weight) > 0
-        measured = measured if measured.shape == part.shape else measured.all(axis=-1, keepdims=True)
-        found[key] = np.where(measured, part, np.nan)
-    return found
+        return objective.by_channel(fit.result.x)
 
 
 def residual_statistics(residuals: np.ndarray) -> dict[str, float]:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from knuckle.native import jacfwd, jit
-from knuckle.optim import LeastSquares, Smooth
+from knuckle.neural.sparsity import lasso_residuals
+from knuckle.optim import LeastSquares, LevenbergMarquardt, Smooth
+from knuckle.optim.robust import TUNED, Loss, as_squares, rho
 from knuckle.sysid.entries import POSE_PREFIX
-from knuckle.sysid.shooting import Simulator
+from knuckle.sysid.shooting import Simulator, weights_of_entries
 from knuckle.sysid.shots import Shots
+
+
+class Regularise(NamedTuple):
+    """What keeps networks small: half the sum of (weight / spread)^2, and lassos on the first layers.
+
+    All are in units of half the sum of squared residuals over the noise. `group_lasso` holds the weights of each input
+    together, so that inputs that are not needed go (`knuckle.neural.sparsity`); `lasso` is on weights one by one.
+    """
+
+    spread: float = 1.0
+    group_lasso: float = 0.0
+    lasso: float = 0.0
 
 
 class Objective:
@@ -26,12 +42,16 @@ class Objective:
         *,
         continuity: float = 1.0,
         fixed_starts: bool = False,
-        weight_spread: float = 1.0,
+        robust: Loss = "squares",
+        regularise: Regularise = Regularise(),
     ):
         self.simulator, self.shots, self.fixed_starts = simulator, shots, fixed_starts
         self.size, self.nv = simulator.size, simulator.model.nv
-        self.continuity, self.weight_spread = continuity, weight_spread
+        self.continuity, self.regularise = continuity, regularise
+        self.robust: Loss = robust
+        self.tolerance = TUNED[robust]  # residuals beyond this many deviations count less
         self._native = jit(self._pieces)
+        self._shrunk = jit(lambda w: (self._lassos(w), jacfwd(self._lassos)(w)))
         self._values = jit(self._piece_values)
         self._scalar = jit(jax.value_and_grad(self._half_squares))
 
@@ -42,7 +62,30 @@ class Objective:
     def problem(self) -> LeastSquares:
         lower, upper = self._bounds()
         names = (*self.labels, *(f"start {k}" for k in range(self.start_size)))
-        return LeastSquares(self, self.size + self.start_size, lower=lower, upper=upper, names=names)
+        bounds = {"lower": lower, "upper": upper, "names": names, "reach": self._reach(lower, upper)}
+        made = FitProblem(self, self.size + self.start_size, **bounds)
+        made.objective = self
+        return made
+
+    def _reach(self, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+        """How far a global search moves each number: not at all starts and weights, which follow."""
+        known, parameters = self.simulator.physical, self.simulator.parameters
+        instruments = slice(parameters.size, known)
+        own = np.minimum((upper - lower)[instruments], 4 * self.prior[instruments])
+        return np.concatenate([parameters.reach, own, np.zeros(len(lower) - known)])
+
+    def settled(self, x: np.ndarray, iterations: int) -> np.ndarray:
+        """The point with the starts of all pieces where they fit best, everything else held."""
+        if self.fixed_starts:
+            return x
+
+        def function(starts: np.ndarray):
+            r, J = self(np.concatenate([x[: self.size], starts]))
+            return r, J[:, self.size :]
+
+        solver = LevenbergMarquardt(max_iterations=iterations)
+        found = solver(LeastSquares(function, self.start_size), x[self.size :])
+        return np.concatenate([x[: self.size], found.x])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -57,7 +100,7 @@ class Objective:
     def prior(self) -> np.ndarray:
         """Deviations that are expected of the free numbers."""
         instruments = [0.02 if "delay" in label else 0.5 for label in self.simulator.instruments.labels]
-        weights = np.full(self.size - self.simulator.physical, self.weight_spread)
+        weights = np.full(self.size - self.simulator.physical, self.regularise.spread)
         return np.concatenate([self.simulator.parameters.deviation, instruments, weights])
 
     @property
@@ -108,32 +151,67 @@ class Objective:
     def smooth(self) -> Smooth:
         """The same as one number and its gradient, by reverse mode: for many weights."""
         problem = self.problem()
-        bounds = {"lower": problem.lower, "upper": problem.upper, "names": problem.names}
-        return Smooth(lambda x: tuple(map(np.asarray, self._scalar(x, self.shots))), problem.size, **bounds)
+        names = ("lower", "upper", "names", "reach")
+        bounds = {name: getattr(problem, name) for name in names}
 
-    def _half_squares(self, x, shots: Shots):
+        def function(x):
+            value, gradient = self._scalar(x, self.shots, np.float64(self.tolerance))
+            return np.asarray(value), np.asarray(gradient)
+
+        return Smooth(function, problem.size, **bounds)
+
+    def _half_squares(self, x, shots: Shots, tolerance):
         z, count, ends = x[: self.size], self.shots.count, 2 * self.nv
         free = jnp.zeros((count, ends)) if self.fixed_starts else x[self.size :].reshape(count, ends)
         starts = free * shots.known
         y = self._piece_values(z, starts, shots)
         following = jnp.concatenate([starts[1:], starts[:1]])
         apart = (y[:, -ends:] - following) * shots.joined[:, None] * jnp.asarray(self._tie_weight())[None]
-        parts = [y[:, :-ends].reshape(-1), z / jnp.asarray(self.prior), x[self.size :]]
+        data, _ = rho(self.robust, (y[:, :-ends] / tolerance) ** 2, jnp)
+        parts = [z / jnp.asarray(self.prior), x[self.size :]]
+        if self._lasso_size:
+            parts.append(self._lassos(z[self.simulator.physical :]))
         if not self.fixed_starts:
             parts.append(apart.reshape(-1))
-        return 0.5 * sum(jnp.sum(part**2) for part in parts)
+        return 0.5 * tolerance**2 * jnp.sum(data) + 0.5 * sum(jnp.sum(part**2) for part in parts)
+
+    def _lassos(self, weights):
+        """Residuals that stand for the lassos on networks."""
+        _, group, element = self.regularise
+        return lasso_residuals(self.simulator.networks(weights), group, element)
+
+    @property
+    def _lasso_size(self) -> int:
+        if not (self.regularise.group_lasso or self.regularise.lasso) or self.simulator.blueprint is None:
+            return 0
+        return jax.eval_shape(self._lassos, jnp.zeros(self.size - self.simulator.physical)).size
 
     def values(self, x: np.ndarray) -> np.ndarray:
         """Weighed residuals of each piece, without their derivative."""
         return np.asarray(self._values(x[: self.size], self.starts(x), self.shots))[:, : -2 * self.nv]
 
+    def by_channel(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """The same as (piece, sample, entry) for each channel; NaN where nothing was measured."""
+        values, at, found = self.values(x), 0, {}
+        for key in self.shots.weight:
+            shape = (self.shots.count, self.shots.samples, self.entries(key))
+            part = values[:, at : at + shape[1] * shape[2]].reshape(shape)
+            at += shape[1] * shape[2]
+            found[key] = np.where(self.weights(key) > 0, part, np.nan)
+        return found
+
+    def weights(self, key: str) -> np.ndarray:
+        """Weights of a channel's differences, 0 where nothing was measured."""
+        weigh = jax.vmap(lambda w: weights_of_entries(self.simulator.model, key, w))
+        return np.asarray(weigh(jnp.asarray(self.shots.weight[key])))
+
     def _assembled(self, x, y, by_z, by_start) -> tuple[np.ndarray, np.ndarray]:
         count, ends, nz = self.shots.count, 2 * self.nv, self.size
         rows = y.shape[1] - ends
-        total = count * (rows + ends) + nz + self.start_size
+        lassos, data = self._lasso_size, count * rows
+        total = data + count * ends + lassos + nz + self.start_size
         r, J = np.zeros(total), np.zeros((total, len(x)))
         known = np.asarray(self.shots.known)
-        data = count * rows
         r[:data], J[:data, :nz] = y[:, :rows].reshape(-1), by_z[:, :rows].reshape(data, nz)
         tie = self._tie_weight()
         joined = np.asarray(self.shots.joined)
@@ -149,7 +227,14 @@ class Objective:
                 J[at, :nz] = tie[:, None] * by_z[k, rows:]
                 J[at, own] = tie[:, None] * by_start[k, rows:] * known[k]
                 J[at, following] = -np.diag(tie * known[k + 1])
+        if self.robust != "squares":
+            r[:data], slope = as_squares(self.robust, self.tolerance, r[:data])
+            J[:data] *= slope[:, None]
         at = data + count * ends
+        if lassos:
+            weights = slice(self.simulator.physical, nz)
+            r[at : at + lassos], J[at : at + lassos, weights] = map(np.asarray, self._shrunk(x[weights]))
+        at += lassos
         prior = 1 / self.prior
         r[at : at + nz], J[at : at + nz, :nz] = prior * x[:nz], np.diag(prior)
         r[at + nz :], J[at + nz :, nz:] = x[nz:], np.eye(self.start_size)
@@ -159,10 +244,31 @@ class Objective:
         """How strongly a piece must end where the next one starts: as well as starts are known, times `continuity`."""
         return self.continuity * 10 / np.median(np.asarray(self.shots.known), axis=0)
 
-    def data_rows(self, r: np.ndarray) -> np.ndarray:
-        """The part of a residual vector that compares with measurements."""
-        width = len(r) - self.size - self.start_size
-        return r[: width - self.shots.count * 2 * self.nv]
+    def sensitivity(self, x: np.ndarray) -> np.ndarray:
+        """The Jacobian with data rows as a covariance wants them: of residuals of deviation 1.
+
+        A robust loss takes information from data: rows count mean(psi') / sqrt(mean(psi^2)), psi the slope of the loss
+        (Huber and Ronchetti, Robust Statistics, section 7.6).
+        """
+        _, jacobian = self(x)
+        if self.robust == "squares":
+            return jacobian
+        r = self.values(x).reshape(-1)
+        _, slope = as_squares(self.robust, self.tolerance, r)
+        seen = np.concatenate([part[np.isfinite(part)] for part in self.by_channel(x).values()])
+        psi = jax.grad(lambda r: 0.5 * self.tolerance**2 * rho(self.robust, (r / self.tolerance) ** 2, jnp)[0])
+        kept = jnp.mean(jax.vmap(jax.grad(psi))(seen)) / jnp.sqrt(jnp.mean(jax.vmap(psi)(seen) ** 2))
+        jacobian[: len(r)] *= (float(kept) / np.maximum(slope, 1e-12))[:, None]
+        return jacobian
+
+
+class FitProblem(LeastSquares):
+    """The problem of a fit, whose starts follow where a global search moves the rest."""
+
+    objective: Objective
+
+    def settled(self, x: np.ndarray) -> np.ndarray:
+        return self.objective.settled(x, iterations=3)
 
 
 def noise_of(values: np.ndarray, valid: np.ndarray) -> float:

@@ -43,6 +43,7 @@ class Parameter:
     lower: np.ndarray  # of the free numbers
     upper: np.ndarray
     deviation: np.ndarray  # of the prior on the free numbers
+    reach: np.ndarray  # how far a global search looks: between bounds that were given, or four deviations
 
     @property
     def of_contact(self) -> bool:
@@ -70,6 +71,10 @@ class Parameters(tuple[Parameter, ...]):
     @property
     def deviation(self) -> np.ndarray:
         return np.concatenate([p.deviation for p in self]) if self else np.zeros(0)
+
+    @property
+    def reach(self) -> np.ndarray:
+        return np.concatenate([p.reach for p in self]) if self else np.zeros(0)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -160,4 +165,7 @@ def _parameter(name: str, family: Family, place, model: Model, contact, prior: P
     spread = family.spread
     if prior.spread is not None:
         spread = prior.spread / (1.0 if family.kind in ("positive", "moments") else scale)
-    return Parameter(name, family, place, start, scale, slice(at, at + size), lower, upper, np.full(size, spread))
+    deviation = np.full(size, spread)
+    given = prior.lower is not None and prior.upper is not None
+    reach = upper - lower if given else np.minimum(upper - lower, 4 * deviation)
+    return Parameter(name, family, place, start, scale, slice(at, at + size), lower, upper, deviation, reach)

@@ -83,11 +83,13 @@ class Simulator(NamedTuple):
     def used(self, z: Float[Array, " free"]):
         """Model, contact model and blueprint at free numbers."""
         model, contact = self.parameters.applied(self.model, self.contact, z)
-        blueprint = self.blueprint
-        if blueprint is not None:
-            _, unravel = ravel_pytree(blueprint.weights)
-            blueprint = blueprint.with_weights(unravel(z[self.physical :]))
-        return model, contact, blueprint
+        return model, contact, None if self.blueprint is None else self.networks(z[self.physical :])
+
+    def networks(self, weights: Float[Array, " weight"]) -> Blueprint:
+        """The blueprint with these weights."""
+        assert self.blueprint is not None
+        _, unravel = ravel_pytree(self.blueprint.weights)
+        return self.blueprint.with_weights(unravel(weights))
 
     def states(self, z, start: Float[Array, " 2nv"], shot: Shots) -> State:
         """States at the samples of a piece, its start moved by `start`."""

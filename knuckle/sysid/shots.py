@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import equinox as eqx
 import jax
@@ -10,13 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.signal import savgol_filter
 
-from knuckle.model.joints import difference
+from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.split import resample, segments
 
 Leaf = Array | np.ndarray
 UNEVEN = 1e-3  # share of a period that stamps may be off before a recording is brought to even times
+STEADY = 11  # samples that a start is estimated from where there may be outliers
 DRIVES = ("control", "tau")  # channels that drive a simulation rather than being compared with it
 
 
@@ -49,8 +51,12 @@ def make_shots(
     noise: Mapping[str, float],
     latest: float = 0.0,
     compared: Sequence[str] | None = None,
+    steady: bool = False,
 ) -> Shots:
-    """Pieces of at most `length` seconds (None: whole recordings), with drives from `latest` seconds before on."""
+    """Pieces of at most `length` seconds (None: whole recordings), with drives from `latest` seconds before on.
+
+    steady: starts are estimated such that outliers among the first samples do not matter.
+    """
     period = float(np.median([r.period for r in recordings]))
     even = [_evenly(r, period) for r in recordings]
     channels = [key for key in even[0].channels if key not in DRIVES] if compared is None else list(compared)
@@ -59,7 +65,7 @@ def make_shots(
     samples = max(len(piece) for run in runs for piece in run)
     history = int(np.ceil(latest / period)) if latest else 0
     rows = [
-        _row(model, r, piece, k, run, samples, history, noise, channels)
+        _row(model, r, piece, k, run, samples, history, noise, channels, steady)
         for r, run in zip(even, runs, strict=True)
         for k, piece in enumerate(run)
     ]
@@ -85,8 +91,10 @@ def _check_channels(recordings: Sequence[Recording], channels: Sequence[str]) ->
             )
 
 
-def _row(model, whole: Recording, piece: Recording, k: int, run, samples: int, history: int, noise, channels) -> dict:
+def _row(model, whole: Recording, piece: Recording, k: int, run, samples: int, history: int, noise, channels,
+         steady: bool) -> dict:  # fmt: skip
     """One piece as arrays of full length."""
+    estimated_start = steady_start if steady else measured_start
     start, following = estimated_start(model, piece, noise), run[k + 1] if k + 1 < len(run) else None
     joined = following is not None and abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
     after = estimated_start(model, following, noise) if joined and following is not None else start
@@ -123,7 +131,7 @@ def _drive(model: Model, whole: Recording, first: int, samples: int, history: in
     return values[at]
 
 
-def estimated_start(model: Model, piece: Recording, noise: Mapping[str, float]):
+def measured_start(model: Model, piece: Recording, noise: Mapping[str, float]):
     """Coordinates and velocities at the start of a piece, and how far off they may be (one deviation)."""
     if "q" not in piece.channels:
         unknown = np.concatenate([np.full(model.nv, np.pi), np.full(model.nv, 10.0)])
@@ -141,3 +149,31 @@ def estimated_start(model: Model, piece: Recording, noise: Mapping[str, float]):
         qd = (moved[-1] - moved[0]) / (period * (len(moved) - 1))
         qd_off = np.full(model.nv, 3 * noise["q"] / period) + 0.1 * np.abs(qd) + 0.05
     return q[0], qd, np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
+
+
+def steady_start(model: Model, piece: Recording, noise: Mapping[str, float]):
+    """The same from polynomials through most of the first samples: up to almost half of them may be outliers."""
+    q, qd, known = measured_start(model, piece, noise)
+    if "q" not in piece.channels or len(piece) < 5:
+        return q, qd, known
+    rows = piece["q"].values[: min(len(piece), STEADY)]
+    apart = np.asarray(jax.vmap(lambda a: jax.vmap(lambda b: difference(model, a, b))(rows))(rows))
+    centre = np.argmin(np.median(np.abs(apart).sum(axis=-1), axis=1))
+    place, speed = np.transpose([least_median(column) for column in apart[centre].T])
+    qd_off = 3 * noise["q"] / (piece.period * len(rows)) + 0.1 * np.abs(speed / piece.period) + 0.05
+    known = np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
+    return np.asarray(retract(model, rows[centre], place)), speed / piece.period, known
+
+
+def least_median(values: np.ndarray) -> tuple[float, float]:
+    """Value and slope at the first sample: the polynomial with the least median of absolute errors (Rousseeuw 1984),
+    then least squares over what is near it."""
+    degree = 2 if len(values) >= 7 else 1
+    powers = np.vander(np.arange(len(values)), degree + 1, increasing=True).astype(float)
+    through = [list(c) for c in combinations(range(len(values)), degree + 1)]
+    found = np.linalg.solve(powers[through], values[through][..., None])[..., 0]
+    off = np.abs(values - found @ powers.T)
+    best = np.argmin(np.median(off, axis=1))
+    near = off[best] <= 4 * np.median(off[best]) + 1e-12
+    value, slope = np.linalg.lstsq(powers[near], values[near], rcond=None)[0][:2]
+    return float(value), float(slope)

@@ -1,0 +1,81 @@
+"""Global search inside a fit: over parameters and instruments; starts of pieces and weights follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from knuckle.optim import LocalSolver, Problem, Progress, Result, basin_hopping, population_search
+from knuckle.optim.robust import Loss
+from knuckle.optim.workers import WorkerPlan
+from knuckle.sysid.objective import Objective, Regularise
+from knuckle.sysid.saved import Saved
+from knuckle.sysid.shooting import Simulator
+from knuckle.sysid.shots import Shots
+
+Method = Literal["local", "basin hopping", "population"]
+PER_ROUND = 8  # local searches of a round, whatever the number of workers
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """All that a worker needs to build the problem: it compiles by itself, from the cache on disk."""
+
+    simulator: Simulator
+    shots: Shots
+    fixed_starts: bool
+    robust: Loss
+    tolerance: float
+    regularise: Regularise
+    by_residuals: bool
+
+    @classmethod
+    def of(cls, objective: Objective, by_residuals: bool) -> Rebuild:
+        o = objective
+        return cls(o.simulator, o.shots, o.fixed_starts, o.robust, o.tolerance, o.regularise, by_residuals)
+
+    def __call__(self) -> Problem:
+        options = {"fixed_starts": self.fixed_starts, "robust": self.robust, "regularise": self.regularise}
+        objective = Objective(self.simulator, self.shots, **options)
+        objective.tolerance = self.tolerance
+        return objective.problem() if self.by_residuals else objective.smooth()
+
+
+def searched(
+    objective: Objective,
+    solver: LocalSolver,
+    by_residuals: bool,
+    saved: Saved,
+    *,
+    method: Method,
+    starts: int,
+    workers: int | WorkerPlan | None,
+    seed: int,
+    seconds: float | None,
+    resume: bool,
+    progress: Callable[[Progress], None],
+) -> Result:
+    """The best of many local searches, in rounds whose tasks do not depend on the workers that do them."""
+    if starts < 1:
+        raise ValueError(f"starts: expected at least 1, got {starts}")
+    options: dict[str, Any] = {
+        "local": solver,
+        "searches": starts,
+        "seed": seed,
+        "workers": cores() if workers is None else workers,
+        "seconds": seconds,
+        "save": saved.rounds,
+        "resume": resume and saved.rounds is not None and saved.rounds.exists(),
+        "progress": progress,
+    }
+    build = Rebuild.of(objective, by_residuals)
+    if method == "population":
+        return population_search(build, objective.first, refined=1, **options)
+    return basin_hopping(build, objective.first, per_round=PER_ROUND, **options)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
