@@ -157,3 +157,13 @@ def test_a_real_pendulum_is_predicted_better_than_by_its_published_fit():
     for what, ratio in (("torque", 1.0), ("motion", 0.5)):
         ours, theirs = (found[what][name] for name in (pendulum.ONE_RUN, pendulum.PUBLISHED))
         assert len(ours) == 5 and all(np.mean(ours[run]) < ratio * np.mean(theirs[run]) for run in ours), what
+
+
+def test_an_identification_ends_where_that_of_mujoco_does():
+    """Same residuals, same first guess: 11 parameters agree to what finite differences of 1e-8 leave."""
+    if not hasattr(pytest.importorskip("mujoco.sysid"), "optimize"):
+        pytest.skip('mujoco.sysid lacks what it needs: pip install "mujoco[sysid]"')
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    rows = importlib.import_module("sysid_speed").main(["--quick"])
+    np.testing.assert_allclose(rows["knuckle"].values, rows["mujoco.sysid"].values, rtol=1e-4)
+    assert all(row.seconds > 0 for row in rows.values())

@@ -113,23 +113,35 @@ def fittable(model: Model, contact: ContactModel | None = None) -> dict[str, tup
     return found
 
 
+def _components(model: Model, name: str, family: Family, place) -> list[tuple[str, tuple[Family, Any]]]:
+    """Names and places of the single coordinates of a vector in space."""
+    if family.owner == "contact" or family.kind != "any" or np.shape(np.asarray(family.find(model))[place]) != (3,):
+        return []
+    whole = () if isinstance(place, slice) else (place,)
+    return [(f"{name}.{axis}", (family, (*whole, k))) for k, axis in enumerate("xyz")]
+
+
 def choose(
     model: Model,
     free: Sequence[str] | Mapping[str, Prior | tuple[float, float] | None] | None = None,
     contact: ContactModel | None = None,
 ) -> Parameters:
-    """Parameters by patterns such as "*.mass" or "elbow.damping", with a prior or (lower, upper) each.
+    """Parameters by patterns such as "*.mass", "elbow.damping" or "*.com.z", with a prior or (lower, upper) each.
 
     Without a choice: masses, centres of mass, moments, damping and friction of all joints, with wide priors.
     """
-    there = fittable(model, contact)
+    whole = fittable(model, contact)
+    there = whole | {part: found for name, place in whole.items() for part, found in _components(model, name, *place)}
     wanted = free if isinstance(free, Mapping) else dict.fromkeys(DEFAULT if free is None else free)
     chosen: dict[str, Prior] = {}
     for pattern, prior in wanted.items():
         names = [name for name in there if fnmatchcase(name, pattern)]
         if not names:
-            raise ValueError(f"free: nothing is called {pattern!r}; there are {', '.join(there)}")
+            raise ValueError(f"free: nothing is called {pattern!r}; there are {', '.join(whole)}")
         chosen |= dict.fromkeys(names, _prior(pattern, prior))
+    twice = [name for name in chosen if name not in whole and name.rpartition(".")[0] in chosen]
+    if twice:
+        raise ValueError(f"free: {', '.join(twice)} would be free twice: by itself and as part of the whole")
     made, at = [], 0
     for name in (name for name in there if name in chosen):
         parameter = _parameter(name, *there[name], model, contact, chosen[name], at)

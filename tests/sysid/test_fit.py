@@ -67,6 +67,19 @@ def test_the_bias_of_an_actuator_is_its_constant_part():
     np.testing.assert_array_equal(changed.actuators.bias, expected)
 
 
+def test_single_coordinates_of_vectors_can_be_free():
+    found = choose(MODEL, ["lower.com.z", "world.gravity.x"])
+    model, _ = found.applied(MODEL, None, jnp.array([2.0, 3.0]))
+    com, gravity = np.array(MODEL.inertia.com), np.array(MODEL.gravity)
+    com[MODEL.link_names.index("lower"), 2] += 2.0 * found[0].scale
+    gravity[0] += 3.0 * found[1].scale
+    np.testing.assert_array_equal(model.inertia.com, com)
+    np.testing.assert_array_equal(model.gravity, gravity)
+    assert [p.name for p in choose(MODEL, ["*.com"])] == ["upper.com", "lower.com"]
+    with pytest.raises(ValueError, match=r"upper\.com\.x, upper\.com\.y, upper\.com\.z would be free twice"):
+        choose(MODEL, ["upper.com*"])
+
+
 def small_networks():
     networks = each(2, lambda key: MLP((2, 3, 1), key=key), jax.random.key(0))
     return kn.Blueprint({"joint/force": kn.Augment(networks, ("q", "qd"), share="each")})
