@@ -159,6 +159,18 @@ def test_a_real_pendulum_is_predicted_better_than_by_its_published_fit():
         assert len(ours) == 5 and all(np.mean(ours[run]) < ratio * np.mean(theirs[run]) for run in ours), what
 
 
+def test_gravity_in_the_video_of_a_double_pendulum_points_along_x():
+    """Of the energy that is kept best, terms across x are within 1 % of those along x."""
+    video = importlib.import_module("double_pendulum_data")
+    try:
+        runs = video.load()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    across, along = np.split(video.energy_weights(runs[:4]), 2)
+    assert np.all(along < 0) and np.all(np.abs(across) < 0.01 * np.abs(along).max())
+    assert abs(91 * video.second_arm(runs) - 70) < 1  # as published [mm]
+
+
 def test_an_identification_ends_where_that_of_mujoco_does():
     """Same residuals, same first guess: 11 parameters agree to what finite differences of 1e-8 leave."""
     if not hasattr(pytest.importorskip("mujoco.sysid"), "optimize"):

@@ -115,7 +115,10 @@ def _channel(values: np.ndarray, names: tuple[str, ...]) -> Channel:
 
 
 def ibm_double_pendulum() -> list[Recording]:
-    """Runs with channel "pixels": x and y of pivot, elbow and tip [pixels], y up; about 400 Hz."""
+    """Runs with channel "pixels": x and y of pivot, elbow and tip [pixels], y with opposite sign; about 400 Hz.
+
+    Gravity points along +x: in no other direction is energy kept.
+    """
     path = find("ibm_double_pendulum") / "runs.npz"
     arrays = arrays_of(path, LIMIT)
     names = tuple(f"{joint}.{axis}" for joint in ("pivot", "elbow", "tip") for axis in "xy")
