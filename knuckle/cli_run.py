@@ -98,7 +98,6 @@ def show(found: Fit) -> None:
         (e.name, f"{e.before:.4g}", f"{e.value:.4g}", f"{e.lower:.4g} .. {e.upper:.4g}", e.verdict, e.unit)
         for e in found.estimates
     ]
-    rows += [(name, "0", f"{value:.4g}", "", "", "") for name, value in found.instruments.items()]
     if rows:
         out.print(columns(("parameter", "before", "value", "95 % interval", "verdict", "unit"), rows))
     if found.blueprint is not None:
@@ -152,7 +151,19 @@ def _about(robot: str, recordings: Sequence[Recording], logs: Sequence[str], opt
     runs = [
         {"name": r.name, "samples": len(r), "duration": r.duration, "channels": list(r.channels)} for r in recordings
     ]
-    kept = ("loss", "segment", "robust", "offsets", "delays", "held_out", "search", "starts", "seed", "seconds")
+    kept = (
+        "loss",
+        "segment",
+        "robust",
+        "offsets",
+        "gains",
+        "delays",
+        "held_out",
+        "search",
+        "starts",
+        "seed",
+        "seconds",
+    )
     return {
         "knuckle": kn.__version__,
         "robot": robot,

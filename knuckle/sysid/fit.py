@@ -19,6 +19,7 @@ from knuckle.model.model import Model
 from knuckle.optim import LocalSolver, Result
 from knuckle.optim.robust import Loss as Robust
 from knuckle.optim.workers import WorkerPlan
+from knuckle.sysid.entries import POSE_PREFIX
 from knuckle.sysid.global_search import Method
 from knuckle.sysid.held_out import HeldOut, held_out_errors
 from knuckle.sysid.interrupt import interrupts
@@ -29,7 +30,7 @@ from knuckle.sysid.shooting import Instruments, Observe, Simulator
 from knuckle.sysid.shots import DRIVES, Shots, make_shots
 from knuckle.sysid.solve import Look, Search, solve
 from knuckle.sysid.split import split
-from knuckle.sysid.uncertainty import Certainty, Estimate, certainty, estimates
+from knuckle.sysid.uncertainty import Certainty, Estimate, certainty, estimates, verdict
 from knuckle.taps import Blueprint
 
 Loss = Literal["multiple shooting", "single shooting", "one step"]
@@ -51,7 +52,6 @@ class Fit:
     result: Result
     simulator: Simulator
     shots: Shots
-    instruments: dict[str, float]
 
     @property
     def parameters(self) -> Parameters:
@@ -69,7 +69,6 @@ class Fit:
             (e.name, f"{e.before:.4g}", f"{e.value:.4g}", f"{e.lower:.4g} .. {e.upper:.4g}", e.unit, e.verdict)
             for e in self.estimates
         ]
-        rows += [(name, "0", f"{value:.4g}", "", "", "") for name, value in self.instruments.items()]
         widths = [max(len(row[k]) for row in rows) for k in range(6)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines += [f"{self.result.status}, {self.result.iterations} iterations, {self.result.seconds:.2f} s"]
@@ -90,6 +89,7 @@ def fit(
     noise: Mapping[str, float] | None = None,
     observe: Mapping[str, Observe] | None = None,
     offsets: Sequence[str] = (),
+    gains: Sequence[str] = (),
     delays: Sequence[Literal["sensor", "actuator"]] = (),
     robust: Robust = "squares",
     regularise: Regularise = Regularise(),
@@ -114,7 +114,8 @@ def fit(
         step: longest time step [s]; samples are cut into equal ones.
         noise: deviation of each channel; by default it is found from the data, then from what the fit leaves.
         observe: for channels of one's own, function(model, state) that gives what is measured.
-        offsets: channels with an unknown constant offset. delays: whether sensors or actuators may be late.
+        offsets: channels with an unknown constant offset. gains: channels with an unknown scale, entry by entry.
+        delays: whether "sensor" or "actuator" may be late.
         robust: "huber", "soft_l1" or "cauchy": measurements far off count less than their squares, and do not make the
             noise.
         regularise: what keeps the weights of networks small.
@@ -137,7 +138,7 @@ def fit(
             [recordings] if isinstance(recordings, Recording) else list(recordings),
             choose(model, free, contact),
             *(blueprint, contact, integrator, loss, segment, step, dict(noise or {}), dict(observe or {})),
-            *(tuple(offsets), tuple(delays), robust, regularise, held_out, seed),
+            *(tuple(offsets), tuple(gains), tuple(delays), robust, regularise, held_out, seed),
             Search(
                 *(solver, search, starts, workers, seed, seconds, save, resume, stop),
                 *(progress or (lambda text: None), watch or (lambda look: None)),
@@ -146,7 +147,7 @@ def fit(
 
 
 def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, segment, step, noise, observe, offsets,
-         delays, robust, regularise, held_out, seed, search: Search) -> Fit:  # fmt: skip
+         gains, delays, robust, regularise, held_out, seed, search: Search) -> Fit:  # fmt: skip
     train, test = _parts(recordings, held_out, seed)
     given, noise = set(noise), {**_noise(train), **noise}
     period = float(np.median([r.period for r in train]))
@@ -154,7 +155,7 @@ def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, se
     latest = LONGEST_DELAY if delays else 0.0
     cut = partial(make_shots, model, latest=latest, steady=robust != "squares")
     shots = cut(train, length=length, noise=noise)
-    instruments = _instruments(model, shots, offsets, delays)
+    instruments = _instruments(model, shots, offsets, gains, delays)
     shots = _seen_through(shots, instruments)
     substeps = max(1, int(np.ceil(period / (step or LONGEST_STEP) * (1 - 1e-9))))
     simulator = Simulator(model, parameters, contact, integrator, blueprint, substeps, observe, instruments)
@@ -172,11 +173,9 @@ def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, se
         search.progress("simulating what the fit has not seen")
         unseen = cut(test, length=length and max(length, 2 * period), noise=noise)
         errors = held_out_errors(simulator, unseen, objective.first[: objective.size], z, robust)
-    return Fit(
-        *(fitted, fitted_contact, fitted_blueprint, estimates(parameters, z, sure), sure, noise, errors, result),
-        *(simulator, objective.shots),
-        dict(zip(instruments.labels, z[parameters.size : simulator.physical].tolist(), strict=True)),
-    )
+    found = estimates(parameters, z, sure) + _of_instruments(objective, z, sure)
+    used = (fitted, fitted_contact, fitted_blueprint)
+    return Fit(*used, found, sure, noise, errors, result, simulator, objective.shots)
 
 
 def _one_of(name: str, value: str, kinds) -> None:
@@ -201,15 +200,35 @@ def _noise(recordings: Sequence[Recording]) -> dict[str, float]:
     return {key: float(np.median(values)) for key, values in found.items()}
 
 
-def _instruments(model: Model, shots: Shots, offsets, delays) -> Instruments:
-    unknown = [key for key in offsets if key not in shots.measured]
+def _instruments(model: Model, shots: Shots, offsets, gains, delays) -> Instruments:
+    unknown = [key for key in (*offsets, *gains) if key not in shots.measured]
     if unknown or not set(delays) <= {"sensor", "actuator"}:
         raise ValueError(
-            f"offsets must be of channels that are compared ({', '.join(shots.measured)}) and delays 'sensor' or "
-            f"'actuator', got {', '.join(map(str, (*offsets, *delays)))}"
+            f"offsets and gains must be of channels that are compared ({', '.join(shots.measured)}) and delays "
+            f"'sensor' or 'actuator', got {', '.join(map(str, (*offsets, *gains, *delays)))}"
         )
-    sizes = tuple((key, model.nv if key == "q" else shots.measured[key].shape[-1]) for key in offsets)
-    return Instruments(sizes, "sensor" in delays, "actuator" in delays)
+    turned = [key for key in gains if key.startswith(POSE_PREFIX) or (key == "q" and model.nq != model.nv)]
+    if turned:
+        raise ValueError(f"gains: {turned[0]} holds quaternions, which have no scale")
+
+    def sized(channels) -> tuple[tuple[str, int], ...]:
+        return tuple((key, model.nv if key == "q" else shots.measured[key].shape[-1]) for key in channels)
+
+    return Instruments(sized(offsets), "sensor" in delays, "actuator" in delays, sized(gains))
+
+
+def _of_instruments(objective: Objective, z: np.ndarray, sure: Certainty) -> list[Estimate]:
+    """Offsets, gains and delays with their intervals."""
+    first, instruments = objective.simulator.parameters.size, objective.simulator.instruments
+    found = []
+    for k, (name, kind) in enumerate(zip(instruments.labels, instruments.kinds, strict=True), start=first):
+        before = 1.0 if kind == "gain" else 0.0
+        unit = {"gain": "1", "delay": "s"}.get(kind, "of the channel")
+        value, deviation = before + float(z[k]), float(np.sqrt(sure.covariance[k, k]))
+        ends = value - 1.96 * deviation, value + 1.96 * deviation
+        told = verdict(deviation, float(objective.prior[k]))
+        found.append(Estimate(name, unit, before, value, deviation, *ends, told))
+    return found
 
 
 def _seen_through(shots: Shots, instruments: Instruments) -> Shots:

@@ -54,7 +54,6 @@ def numbers(
         "seconds": result.seconds,
         "half_sum_of_squares": result.value,
         "parameters": [e._asdict() for e in fit.estimates],
-        "instruments": fit.instruments,
         "noise": fit.noise,
         "held_out": None
         if held_out is None

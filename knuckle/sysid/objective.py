@@ -16,6 +16,8 @@ from knuckle.sysid.entries import POSE_PREFIX
 from knuckle.sysid.shooting import Simulator, weights_of_entries
 from knuckle.sysid.shots import Shots
 
+INSTRUMENTS = {"offset": 0.5, "gain": 0.2, "delay": 0.02}  # deviations that are expected
+
 
 class Regularise(NamedTuple):
     """What keeps networks small: half the sum of (weight / spread)^2, and lassos on the first layers.
@@ -99,7 +101,7 @@ class Objective:
     @property
     def prior(self) -> np.ndarray:
         """Deviations that are expected of the free numbers."""
-        instruments = [0.02 if "delay" in label else 0.5 for label in self.simulator.instruments.labels]
+        instruments = [INSTRUMENTS[kind] for kind in self.simulator.instruments.kinds]
         weights = np.full(self.size - self.simulator.physical, self.regularise.spread)
         return np.concatenate([self.simulator.parameters.deviation, instruments, weights])
 
@@ -111,8 +113,9 @@ class Objective:
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         p, free = self.simulator.parameters, np.full(self.size - self.simulator.physical + self.start_size, np.inf)
         latest = self.shots.history * self.shots.period
-        delay = np.array(["delay" in label for label in self.simulator.instruments.labels], bool)
-        lower, upper = np.where(delay, 0.0, -np.inf), np.where(delay, latest, np.inf)
+        least, most = {"delay": 0.0, "gain": -0.95}, {"delay": latest}
+        lower = [least.get(kind, -np.inf) for kind in self.simulator.instruments.kinds]
+        upper = [most.get(kind, np.inf) for kind in self.simulator.instruments.kinds]
         return np.concatenate([p.lower, lower, -free]), np.concatenate([p.upper, upper, free])
 
     def entries(self, key: str) -> int:

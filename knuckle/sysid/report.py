@@ -138,7 +138,6 @@ def _parameters(fit: Fit) -> str:
          escape(e.unit), badge(e.verdict))
         for e in fit.estimates
     ]  # fmt: skip
-    rows += [(escape(name), "0", f"<b>{value:.4g}</b>", "", "", "") for name, value in fit.instruments.items()]
     if not rows:
         return "<p>Only networks were fitted.</p>"
     head = ("parameter", "before", "after", "95 % interval", "unit", "verdict")

@@ -26,31 +26,49 @@ from knuckle.taps import Blueprint
 Observe = Callable[[Model, State], Float[Array, " entry"]]
 
 
+class Read(NamedTuple):
+    """Instruments at free numbers."""
+
+    offsets: dict[str, Float[Array, " entry"]]
+    gains: dict[str, Float[Array, " entry"]]  # less one
+    sensor_delay: Float[Array, ""] | float  # [s]
+    actuator_delay: Float[Array, ""] | float
+
+
 class Instruments(NamedTuple):
-    """What is fitted of the measuring itself: offsets of channels, and delays [s] of sensors and actuators."""
+    """What is fitted of the measuring itself: measured = gain * true + offset, and delays of sensors and actuators."""
 
     offsets: tuple[tuple[str, int], ...] = ()  # channels whose offset is free, and how many entries they have
     sensor_delay: bool = False
     actuator_delay: bool = False
+    gains: tuple[tuple[str, int], ...] = ()
 
     @property
     def size(self) -> int:
-        return sum(count for _, count in self.offsets) + self.sensor_delay + self.actuator_delay
+        return len(self.labels)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        names = [f"sensor.{key}.offset[{k}]" for key, count in self.offsets for k in range(count)]
-        return (*names, *["sensor.delay"] * self.sensor_delay, *["actuator.delay"] * self.actuator_delay)
+        offsets = [f"sensor.{key}.offset[{k}]" for key, count in self.offsets for k in range(count)]
+        gains = [f"sensor.{key}.gain[{k}]" for key, count in self.gains for k in range(count)]
+        delays = [*["sensor.delay"] * self.sensor_delay, *["actuator.delay"] * self.actuator_delay]
+        return (*offsets, *gains, *delays)
 
-    def parts(self, a: Float[Array, " free"]):
-        """Offsets by channel, and the two delays [s]."""
-        offsets, at = {}, 0
-        for key, count in self.offsets:
-            offsets[key] = a[at : at + count]
-            at += count
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """offset, gain or delay, for each free number."""
+        return tuple(label.rpartition(".")[2].partition("[")[0] for label in self.labels)
+
+    def parts(self, a: Float[Array, " free"]) -> Read:
+        """What free numbers say."""
+        offsets, gains, at = {}, {}, 0
+        for found, channels in ((offsets, self.offsets), (gains, self.gains)):
+            for key, count in channels:
+                found[key] = a[at : at + count]
+                at += count
         sensor = a[at] if self.sensor_delay else 0.0
         actuator = a[at + self.sensor_delay] if self.actuator_delay else 0.0
-        return offsets, sensor, actuator
+        return Read(offsets, gains, sensor, actuator)
 
 
 class Simulator(NamedTuple):
@@ -94,7 +112,7 @@ class Simulator(NamedTuple):
     def states(self, z, start: Float[Array, " 2nv"], shot: Shots) -> State:
         """States at the samples of a piece, its start moved by `start`."""
         model, contact, blueprint = self.used(z)
-        _, _, lag = self.instruments.parts(z[self.parameters.size :])
+        lag = self.instruments.parts(z[self.parameters.size :]).actuator_delay
         nv, n = model.nv, self.substeps
         first = State(jnp.asarray(retract(model, shot.q, start[:nv])), shot.qd + start[nv:])
         control = _delayed(jnp.asarray(shot.control), lag / shot.period, shot.history)
@@ -106,15 +124,18 @@ class Simulator(NamedTuple):
     def residuals(self, z, start, shot: Shots) -> tuple[Float[Array, " residual"], Float[Array, " 2nv"]]:
         """Weighed differences from what was measured, and where the piece ends beside where the next one starts."""
         model, _, _ = self.used(z)
-        offsets, late, _ = self.instruments.parts(z[self.parameters.size :])
+        read = self.instruments.parts(z[self.parameters.size :])
         states = self.states(z, start, shot)
-        seen = _late(model, states, late / shot.period) if self.instruments.sensor_delay else states
+        seen = _late(model, states, read.sensor_delay / shot.period) if self.instruments.sensor_delay else states
         parts = []
         for key, measured in shot.measured.items():
             off = jax.vmap(lambda q, qd, y, key=key: self._difference(model, key, State(q, qd), y))(
                 seen.q, seen.qd, jnp.asarray(measured)
             )
-            off = off + offsets[key][None] if key in offsets else off
+            if key in read.gains:
+                simulated = jax.vmap(lambda q, qd, key=key: self._simulated(model, key, State(q, qd)))(seen.q, seen.qd)
+                off = off + read.gains[key][None] * simulated
+            off = off + read.offsets[key][None] if key in read.offsets else off
             parts.append((off * weights_of_entries(model, key, jnp.asarray(shot.weight[key]))).reshape(-1))
         end = jnp.concatenate([difference(model, shot.next_q, states.q[-1]), states.qd[-1] - shot.next_qd])
         return jnp.concatenate(parts), jnp.asarray(shot.joined) * end
@@ -122,12 +143,6 @@ class Simulator(NamedTuple):
     def _difference(self, model: Model, key: str, state: State, measured) -> Float[Array, " entry"]:
         if key == "q":
             return jnp.asarray(difference(model, measured, state.q))
-        if key == "qd":
-            return state.qd - measured
-        if key in self.observe:
-            return self.observe[key](model, state) - measured
-        if key.startswith(POINT_PREFIX):
-            return frame_pose(model, state.q, key.removeprefix(POINT_PREFIX)).position - measured
         if key.startswith(POSE_PREFIX):
             pose = frame_pose(model, state.q, key.removeprefix(POSE_PREFIX))
             turned = spatial.rotation_of_quaternion(measured[3:]).T @ pose.rotation
@@ -135,6 +150,18 @@ class Simulator(NamedTuple):
                 [turned[2, 1] - turned[1, 2], turned[0, 2] - turned[2, 0], turned[1, 0] - turned[0, 1]]
             )
             return jnp.concatenate([pose.position - measured[:3], axis])
+        return self._simulated(model, key, state) - measured
+
+    def _simulated(self, model: Model, key: str, state: State) -> Float[Array, " entry"]:
+        """What an instrument sees of a state, where that is a vector."""
+        if key == "q" and model.nq == model.nv:
+            return jnp.asarray(state.q)
+        if key == "qd":
+            return jnp.asarray(state.qd)
+        if key in self.observe:
+            return self.observe[key](model, state)
+        if key.startswith(POINT_PREFIX):
+            return frame_pose(model, state.q, key.removeprefix(POINT_PREFIX)).position
         raise ValueError(f"nothing says what {key!r} observes: give observe={{{key!r}: function(model, state)}}")
 
 

@@ -95,11 +95,11 @@ def _of_parameter(p: Parameter, z: np.ndarray, sure: Certainty, width: float) ->
         lower = np.maximum(lower, 0.0) if p.family.kind == "zero or more" else lower
     names = [p.name] if len(value) == 1 else [f"{p.name}[{k}]" for k in range(len(value))]
     return [
-        Estimate(name, p.family.unit, float(a), float(b), float(off), float(low), float(high), _verdict(off, last))
+        Estimate(name, p.family.unit, float(a), float(b), float(off), float(low), float(high), verdict(off, last))
         for name, last, a, b, off, low, high in zip(names, prior, before, value, deviation, lower, upper, strict=True)
     ]
 
 
-def _verdict(after: float, before: float) -> str:
+def verdict(after: float, before: float) -> str:
     share = after / max(before, 1e-300)
     return "determined" if share < DETERMINED else "partly determined" if share < PARTLY else "not determined"

@@ -183,8 +183,9 @@ def test_offsets_and_delays_are_found():
     pushes = lambda rng, n: np.repeat(5 * rng.normal(size=(n // 20, 1)), 20, axis=0)  # noqa: E731
     runs = recorded(cart, control=pushes, late=2, offset=0.03)
     fit = sysid.fit(cart, runs, ["*.damping"], offsets=["q"], delays=["sensor"], held_out=0)
-    assert fit.instruments["sensor.delay"] == pytest.approx(0.02, abs=2e-3)
-    assert fit.instruments["sensor.q.offset[1]"] == pytest.approx(0.03, abs=3e-3)
+    assert fit["sensor.delay"].value == pytest.approx(0.02, abs=2e-3) and fit["sensor.delay"].unit == "s"
+    assert fit["sensor.q.offset[1]"].value == pytest.approx(0.03, abs=3e-3)
+    assert fit["sensor.delay"].verdict == fit["sensor.q.offset[1]"].verdict == "determined"
 
 
 def test_points_poses_and_observations_of_ones_own_are_compared():
