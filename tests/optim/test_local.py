@@ -12,6 +12,7 @@ from scipy.optimize import least_squares, lsq_linear
 
 from knuckle.optim import LBFGSB, LeastSquares, LevenbergMarquardt, Smooth, Status
 from knuckle.optim.box_step import box_step
+from knuckle.optim.robust import as_squares, weigh
 from tests.optim.landscapes import (
     beale,
     differentiated,
@@ -100,6 +101,15 @@ def test_the_step_minimises_its_quadratic_over_the_box(seed, size):
     step = box_step(A, g, low, high)
     assert step is not None and np.all(step >= low) and np.all(step <= high)
     assert quadratic(step) == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squares", "huber", "soft_l1", "cauchy"])
+def test_losses_as_squares_have_the_same_value_and_slope(loss):
+    r, step = np.array([0.0, 1e-9, 0.3, -1.2, 4.0, -1e4]), 1e-6
+    rooted, slope = as_squares(loss, 1.3, r)
+    assert 0.5 * rooted @ rooted == pytest.approx(weigh(loss, 1.3, r).value, rel=1e-12)
+    above, below = as_squares(loss, 1.3, r + step)[0], as_squares(loss, 1.3, r - step)[0]
+    np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["huber", "soft_l1", "cauchy"])

@@ -93,8 +93,6 @@ LASSO = Regularise(2.0, group_lasso=30.0, lasso=10.0)
     [
         (["*.mass", "*.com", "*.inertia"], {"instruments": Instruments((("q", 2),), True, True)}),
         (["lower.mass"], {"blueprint": small_networks(), "robust": "cauchy", "regularise": LASSO}),
-        (["lower.mass"], {"robust": "huber"}),
-        (["lower.mass"], {"robust": "soft_l1"}),
     ],
 )
 def test_jacobian_and_gradient_are_those_of_the_residuals(free, options):
@@ -110,10 +108,14 @@ def test_jacobian_and_gradient_are_those_of_the_residuals(free, options):
     np.testing.assert_allclose(gradient, J.T @ r, rtol=1e-7, atol=1e-7 * np.abs(J.T @ r).max())
 
 
-@pytest.mark.parametrize("robust", ["huber", "soft_l1", "cauchy"])
-def test_one_in_twenty_gross_outliers_costs_next_to_nothing(robust):
-    runs = recorded(TRUTH)
-    clean, fit = kn.fit(MODEL, runs, FREE, held_out=0), kn.fit(MODEL, spoiled(runs), FREE, robust=robust, held_out=0)
+@pytest.fixture(scope="module")
+def clean():
+    return kn.fit(MODEL, recorded(TRUTH), FREE, held_out=0)
+
+
+@pytest.mark.parametrize("robust", ["huber", "cauchy"])
+def test_one_in_twenty_gross_outliers_costs_next_to_nothing(robust, clean):
+    fit = kn.fit(MODEL, spoiled(recorded(TRUTH)), FREE, robust=robust, held_out=0)
     assert fit.noise["q"] == pytest.approx(1e-3, rel=0.15)
     for name, value in {"upper.mass": 1.495, "lower.mass": 0.6}.items():
         assert fit[name].value == pytest.approx(value, rel=0.01)

@@ -1,0 +1,97 @@
+"""Global search inside a fit: it finds what a local one misses, always the same way, and goes on when stopped."""
+
+import os
+import signal
+
+import equinox as eqx
+import numpy as np
+import pytest
+
+import knuckle as kn
+from knuckle.sysid.interrupt import interrupts
+from tests.sysid.test_fit import MODEL, recorded
+
+MASSES = np.asarray(MODEL.inertia.mass) * np.array([0.4, 2.5])
+TRUTH = eqx.tree_at(lambda m: m.inertia.mass, MODEL, MASSES)
+OPTIONS = {"free": {"*.mass": (0.05, 20.0)}, "loss": "single shooting", "held_out": 0, "starts": 12}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return recorded(TRUTH, runs=1, steps=1000, noise=1e-4)
+
+
+@pytest.fixture(scope="module")
+def hopped(runs):
+    return kn.fit(MODEL, runs, search="basin hopping", workers=0, **OPTIONS)
+
+
+def masses(fit):
+    return [e.value for e in fit.estimates]
+
+
+def test_it_finds_what_a_local_search_misses(runs, hopped):
+    local = kn.fit(MODEL, runs, **OPTIONS)
+    assert np.abs(masses(local) / MASSES - 1).max() > 0.5
+    np.testing.assert_allclose(masses(hopped), MASSES, rtol=0.01)
+    searches = hopped.result.searches
+    assert len(searches) == 12 and searches.value.max() > 100 * searches.value.min()  # there are other minima
+    np.testing.assert_array_equal(searches.start[0], 0.0)  # the description comes first
+
+
+def test_the_number_of_workers_does_not_matter(runs, hopped):
+    there = kn.fit(MODEL, runs, search="basin hopping", workers=2, **OPTIONS)
+    np.testing.assert_array_equal(there.result.searches.x, hopped.result.searches.x)
+    np.testing.assert_array_equal(there.result.x, hopped.result.x)
+
+
+def test_stopped_in_a_round_it_keeps_the_best_and_goes_on_as_if_it_had_not_been(runs, hopped, tmp_path):
+    file, looks = tmp_path / "fit.npz", []
+
+    def stop(look):
+        looks.append(look)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    options = {"search": "basin hopping", "workers": 0, "save": file, **OPTIONS}
+    stopped = kn.fit(MODEL, runs, watch=stop, **options)
+    assert stopped.result.status == "interrupted" and len(stopped.result.searches) == 8
+    assert stopped.result.value == looks[0].best == hopped.result.searches.value[:8].min()
+    assert looks[0].searches == 8 and looks[0].seconds_left > 0
+    resumed = kn.fit(MODEL, runs, resume=True, **options)
+    np.testing.assert_array_equal(resumed.result.x, hopped.result.x)
+    with pytest.raises(ValueError, match=r"is from another search: .*robust was 'squares', is 'huber'"):
+        kn.fit(MODEL, runs, resume=True, robust="huber", **options)
+    with pytest.raises(ValueError, match=r"is from another search: .*recordings"):
+        kn.fit(MODEL, recorded(TRUTH, runs=1, steps=1000, seed=1), resume=True, **options)
+
+
+def test_islands_find_it_too(runs):
+    pytest.importorskip("pygmo")
+    fit = kn.fit(MODEL, runs, search="population", workers=0, **(OPTIONS | {"starts": 4}))
+    np.testing.assert_allclose(masses(fit), MASSES, rtol=0.01)
+
+
+def test_the_second_ctrl_c_stops_at_once():
+    reached = []
+    with pytest.raises(KeyboardInterrupt), interrupts() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        with interrupts() as inner:
+            assert inner is stop and stop.asked
+        reached.append("after the first")
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("after the second")
+    assert reached == ["after the first"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": "annealing"}, "search: expected one of local, basin hopping, population, got 'annealing'"),
+        ({"resume": True}, "resume=True needs save="),
+        ({"search": "basin hopping", "starts": 0, "workers": 0}, "starts: expected at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_named(runs, options, message):
+    with pytest.raises(ValueError, match=message):
+        kn.fit(MODEL, runs, ["*.mass"], **options)
