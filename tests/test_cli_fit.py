@@ -18,7 +18,10 @@ import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.cli import app
 from knuckle.cli_fit import networks
+from knuckle.cli_run import Display
 from knuckle.sysid import demo
+from knuckle.sysid.interrupt import Interrupts
+from knuckle.sysid.solve import Look
 
 TRUTH = {"upper.mass": 1.38, "lower.mass": 0.6375}
 FILES = {"model.knuckle", "double_pendulum.xml", "fit.json", "report.html"}
@@ -148,7 +151,10 @@ def _urdf() -> str:
         (["double_pendulum", "LOG", "--column=shoulder"], "--column takes NAME=MEANING"),
         (["double_pendulum", "LOG", "--held-out=1"], "--held-out must be 0 or more and below 1"),
         (["double_pendulum", "LOG", "--seconds=0"], "--seconds must be a positive number"),
-        (["double_pendulum", "LOG", "--offset=pixels"], "offsets must be of channels that are compared (q)"),
+        (["double_pendulum", "LOG", "--offset=pixels"], "offsets and gains must be of channels that are compared (q)"),
+        (["double_pendulum", "LOG", "--resume"], "there is no saved search at"),
+        (["double_pendulum", "LOG", "--workers=2"], "--workers and --ray are for a global search"),
+        (["double_pendulum", "LOG", "--search=population", "--starts=0"], "--starts must be 1 or more"),
         (["double_pendulum", "LOG", "--out=broken.npz"], "--out: cannot make the folder broken.npz"),
     ],
 )
@@ -190,6 +196,18 @@ def test_interrupted_it_writes_the_best_so_far_and_goes_on_from_there(knuckle, t
     data = json.loads((tmp_path / "out" / "fit.json").read_text())
     assert data["status"] == "converged" and data["search"]["half_sum_of_squares"][0] < values[1]
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+
+
+def test_the_time_left_is_unknown_unless_a_limit_or_a_pace_tells_it():
+    free, limited = Display(None, Interrupts()), Display(60.0, Interrupts())
+    assert free.time_left() == "time left unknown" and limited.time_left() == "at most 60 s left"
+    free.watch(Look(3.0, 2.0))
+    assert free.time_left() == "time left unknown"
+    for display, left in ((free, "about 90 s left"), (limited, "about 60 s left")):
+        display.watch(Look(3.0, 2.0, seconds_left=90.0, searches=8))
+        assert display.time_left() == left
+    shown = " ".join(str(part) for part in free.__rich__().renderables)
+    assert "loss 3" in shown and "best 2" in shown and "about 90 s left" in shown
 
 
 def test_networks_fit_the_shapes_of_taps(tmp_path):

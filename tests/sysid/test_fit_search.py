@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -13,7 +14,7 @@ from tests.sysid.test_fit import MODEL, recorded
 
 MASSES = np.asarray(MODEL.inertia.mass) * np.array([0.4, 2.5])
 TRUTH = eqx.tree_at(lambda m: m.inertia.mass, MODEL, MASSES)
-OPTIONS = {"free": {"*.mass": (0.05, 20.0)}, "loss": "single shooting", "held_out": 0, "starts": 12}
+OPTIONS: dict[str, Any] = {"free": {"*.mass": (0.05, 20.0)}, "loss": "single shooting", "held_out": 0, "starts": 12}
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,16 @@ def runs():
 
 @pytest.fixture(scope="module")
 def hopped(runs):
-    return kn.fit(MODEL, runs, search="basin hopping", workers=0, **OPTIONS)
+    return fitted(runs, search="basin hopping", workers=0)
+
+
+def fitted(runs, **options: Any):
+    return kn.fit(MODEL, runs, **{**OPTIONS, **options})
+
+
+def searches(fit):
+    assert fit.result.searches is not None
+    return fit.result.searches
 
 
 def masses(fit):
@@ -31,17 +41,17 @@ def masses(fit):
 
 
 def test_it_finds_what_a_local_search_misses(runs, hopped):
-    local = kn.fit(MODEL, runs, **OPTIONS)
+    local = fitted(runs)
     assert np.abs(masses(local) / MASSES - 1).max() > 0.5
     np.testing.assert_allclose(masses(hopped), MASSES, rtol=0.01)
-    searches = hopped.result.searches
-    assert len(searches) == 12 and searches.value.max() > 100 * searches.value.min()  # there are other minima
-    np.testing.assert_array_equal(searches.start[0], 0.0)  # the description comes first
+    made = searches(hopped)
+    assert len(made) == 12 and made.value.max() > 100 * made.value.min()  # there are other minima
+    np.testing.assert_array_equal(made.start[0], 0.0)  # the description comes first
 
 
 def test_the_number_of_workers_does_not_matter(runs, hopped):
-    there = kn.fit(MODEL, runs, search="basin hopping", workers=2, **OPTIONS)
-    np.testing.assert_array_equal(there.result.searches.x, hopped.result.searches.x)
+    there = fitted(runs, search="basin hopping", workers=2)
+    np.testing.assert_array_equal(searches(there).x, searches(hopped).x)
     np.testing.assert_array_equal(there.result.x, hopped.result.x)
 
 
@@ -52,22 +62,22 @@ def test_stopped_in_a_round_it_keeps_the_best_and_goes_on_as_if_it_had_not_been(
         looks.append(look)
         os.kill(os.getpid(), signal.SIGINT)
 
-    options = {"search": "basin hopping", "workers": 0, "save": file, **OPTIONS}
-    stopped = kn.fit(MODEL, runs, watch=stop, **options)
-    assert stopped.result.status == "interrupted" and len(stopped.result.searches) == 8
-    assert stopped.result.value == looks[0].best == hopped.result.searches.value[:8].min()
+    options: dict[str, Any] = {"search": "basin hopping", "workers": 0, "save": file}
+    stopped = fitted(runs, watch=stop, **options)
+    assert stopped.result.status == "interrupted" and len(searches(stopped)) == 8
+    assert stopped.result.value == looks[0].best == searches(hopped).value[:8].min()
     assert looks[0].searches == 8 and looks[0].seconds_left > 0
-    resumed = kn.fit(MODEL, runs, resume=True, **options)
+    resumed = fitted(runs, resume=True, **options)
     np.testing.assert_array_equal(resumed.result.x, hopped.result.x)
     with pytest.raises(ValueError, match=r"is from another search: .*robust was 'squares', is 'huber'"):
-        kn.fit(MODEL, runs, resume=True, robust="huber", **options)
+        fitted(runs, resume=True, robust="huber", **options)
     with pytest.raises(ValueError, match=r"is from another search: .*recordings"):
-        kn.fit(MODEL, recorded(TRUTH, runs=1, steps=1000, seed=1), resume=True, **options)
+        fitted(recorded(TRUTH, runs=1, steps=1000, seed=1), resume=True, **options)
 
 
 def test_islands_find_it_too(runs):
     pytest.importorskip("pygmo")
-    fit = kn.fit(MODEL, runs, search="population", workers=0, **(OPTIONS | {"starts": 4}))
+    fit = fitted(runs, search="population", workers=0, starts=4)
     np.testing.assert_allclose(masses(fit), MASSES, rtol=0.01)
 
 
@@ -94,4 +104,4 @@ def test_the_second_ctrl_c_stops_at_once():
 )
 def test_mistakes_are_named(runs, options, message):
     with pytest.raises(ValueError, match=message):
-        kn.fit(MODEL, runs, ["*.mass"], **options)
+        fitted(runs, **options)
