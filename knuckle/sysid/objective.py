@@ -52,6 +52,7 @@ class Objective:
         self.continuity, self.regularise = continuity, regularise
         self.robust: Loss = robust
         self.tolerance = TUNED[robust]  # residuals beyond this many deviations count less
+        self._lasso_size = self._count_lassos()
         self._native = jit(self._pieces)
         self._shrunk = jit(lambda w: (self._lassos(w), jacfwd(self._lassos)(w)))
         self._values = jit(self._piece_values)
@@ -183,8 +184,7 @@ class Objective:
         _, group, element = self.regularise
         return lasso_residuals(self.simulator.networks(weights), group, element)
 
-    @property
-    def _lasso_size(self) -> int:
+    def _count_lassos(self) -> int:
         if not (self.regularise.group_lasso or self.regularise.lasso) or self.simulator.blueprint is None:
             return 0
         return jax.eval_shape(self._lassos, jnp.zeros(self.size - self.simulator.physical)).size
