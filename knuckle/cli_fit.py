@@ -14,6 +14,7 @@ import typer
 import knuckle as kn
 from knuckle.cli_common import TOUCHING, Touching, fail, load, made_folder, out, plain
 from knuckle.cli_run import fit_and_write
+from knuckle.cli_sure import Wishes
 
 if TYPE_CHECKING:
     from knuckle.optim import LevenbergMarquardt, Ray
@@ -90,6 +91,11 @@ def fit(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was stopped in that folder.")] = False,
     seed: Annotated[int, typer.Option(help="Of the held-out part, of networks and of a global search.")] = 0,
     seconds: Annotated[float | None, typer.Option(help="Most time for the search.")] = None,
+    posterior: Annotated[int, typer.Option(help="So many samples of what the data leave possible.")] = 0,
+    next_experiment: Annotated[
+        Path | None,
+        typer.Option(help="CSV or NPZ file for the motion to record next: it shows what is least known."),
+    ] = None,
     repair_inertia: Annotated[
         bool, typer.Option("--repair-inertia", help="Mend inertia that no real body can have, and say where.")
     ] = False,
@@ -101,6 +107,7 @@ def fit(
                 raise ValueError(f"--seconds must be a positive number, got {seconds:g}")
             if not 0 <= held_out < 1:
                 raise ValueError(f"--held-out must be 0 or more and below 1, got {held_out:g}")
+            wishes = Wishes(posterior, next_experiment).checked()
             patterns, plan = _patterns(free), _plan(search, starts, workers, ray)
             model = load(robot, repair_inertia=repair_inertia)
             blueprint = networks(model, network or (), TOUCHING[contact], seed)
@@ -127,17 +134,22 @@ def fit(
             "seconds": seconds,
             "solver": _solver(blueprint),
         }
-        fit_and_write(robot, model, recordings, logs, options, folder)
+        fit_and_write(robot, model, recordings, logs, options, folder, wishes)
 
 
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("runs/demo"),
 ) -> None:
     """Fit the built-in double pendulum to a log that comes with the package, with a small network for its friction."""
-    from knuckle.sysid.demo import LOG, MADE_BY
+    from knuckle import robots
+    from knuckle.sysid.demo import LOG, MADE_BY, MASS_FACTORS
 
     out.print(f"[bold]demo[/]: the log is {plain(MADE_BY)}")
     out.print(f"the same as: knuckle fit {DEMO_ROBOT} {plain(str(LOG))} --free '*.mass' --network joint/passive_force")
+    model = robots.load(DEMO_ROBOT)
+    truth = zip(model.link_names, model.inertia.mass, MASS_FACTORS, strict=True)
+    listed = ", ".join(f"{link}.mass {mass * factor:.4g} kg" for link, mass, factor in truth)
+    out.print(f"the truth, which the fit does not know: {plain(listed)}")
     fit(DEMO_ROBOT, [str(LOG)], ["*.mass"], ["joint/passive_force"], folder, seconds=DEMO_SECONDS)
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 import knuckle as kn
 from knuckle.cli_common import columns, err, fail, out, plain
+from knuckle.cli_sure import Wishes, propose, sampled
 
 if TYPE_CHECKING:
     from knuckle.sysid import Fit, Recording, Recordings
@@ -62,7 +63,9 @@ class Display:
         return Group(Text("   ".join(parts)), Text(asked if self.stop.asked else self.text, style="dim"))
 
 
-def fit_and_write(robot: str, model: kn.Model, recordings: Recordings, logs, options: dict, folder: Path) -> None:
+def fit_and_write(
+    robot: str, model: kn.Model, recordings: Recordings, logs, options: dict, folder: Path, wishes: Wishes
+) -> None:
     from knuckle import sysid
     from knuckle.optim import Status
     from knuckle.sysid.interrupt import interrupts
@@ -75,7 +78,9 @@ def fit_and_write(robot: str, model: kn.Model, recordings: Recordings, logs, opt
                 found = sysid.fit(model, list(recordings), **told, **options)
             show(found)
             with out.status("writing the report"):
-                write(folder, robot, found, recordings, display.points, logs, options)
+                write(folder, robot, found, recordings, display.points, logs, options, wishes)
+            if wishes.next_experiment is not None:
+                propose(found, wishes.next_experiment)
         except KeyboardInterrupt:
             fail(f"stopped: nothing new is written to {folder}{_to_resume(folder)}", 130)
         except (ImportError, ValueError, OSError, RuntimeError) as error:
@@ -106,11 +111,13 @@ def show(found: Fit) -> None:
     out.print(f"{result.status} after {result.iterations} iterations")
     if found.held_out is not None:
         out.print(f"[bold]{plain(repr(found.held_out))}[/]")
-    for line in found.certainty.untold():
+    for line in found.certainty.untold(most=10):
         out.print(f"[yellow]note:[/] {plain(line)}")
 
 
-def write(folder: Path, robot: str, found: Fit, recordings, points, logs: Sequence[str], options: dict) -> None:
+def write(
+    folder: Path, robot: str, found: Fit, recordings, points, logs: Sequence[str], options: dict, wishes: Wishes
+) -> None:
     """The fitted robot, the hybrid model, fit.json and report.html: all of them, or what was there before stays."""
     from knuckle.sysid.report import write_report
 
@@ -121,6 +128,8 @@ def write(folder: Path, robot: str, found: Fit, recordings, points, logs: Sequen
     notes = {"robot": about["robot"], "logs": about["logs"]}
     with _all_or_nothing(folder) as (part, written):
         kn.save_hybrid(part / HYBRID, found.model, found.blueprint, notes=notes, **rest)
+        if wishes.posterior:
+            about |= sampled(found, wishes.posterior, part / "posterior.csv")
         write_report(part, found, findings=recordings.report, search=points, about=about)
         fitted = folder / f"{Path(robot).stem}{suffix}"
         try:

@@ -179,3 +179,19 @@ def test_an_identification_ends_where_that_of_mujoco_does():
     rows = importlib.import_module("sysid_speed").main(["--quick"])
     np.testing.assert_allclose(rows["knuckle"].values, rows["mujoco.sysid"].values, rtol=1e-4)
     assert all(row.seconds > 0 for row in rows.values())
+
+
+def test_intervals_hold_a_known_truth():
+    """48 intervals of 95 %: fewer than 40 inside has a chance of 1e-3 even if errors of one log go together."""
+    known = importlib.import_module("known_truth")
+    found = known.counts(known.main(["--quick"])[0])
+    assert found["runs"] == 8 and found["determined"] == found["quantities"] == 6
+    assert found["covered"] > 40 / 48 and found["near"] > 0.95
+    assert 0.6 < found["spread"] < 1.5
+
+
+def test_a_proposed_motion_shows_what_a_gentle_one_does_not():
+    excitation = importlib.import_module("excitation")
+    rows = excitation.summary(excitation.main(["--quick"]))
+    assert rows["proposed"]["times"] > 5
+    assert rows["proposed"]["times"] > 2 * rows["repeated"]["times"]

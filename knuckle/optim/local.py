@@ -79,6 +79,7 @@ class LevenbergMarquardt:
     loss: Loss = "squares"
     loss_scale: float = 1.0  # residuals beyond this count less
     first_damping: float = 1e-3
+    accelerate: bool = False  # bend steps along narrow curved valleys; one more evaluation each
 
     def __post_init__(self):
         if self.loss not in get_args(Loss):
@@ -140,7 +141,8 @@ class _Run:
         if step is None:
             return self._refuse(np.inf)
         predicted = -float(here.gradient @ step + 0.5 * step @ here.normal @ step)
-        x = np.minimum(np.maximum(here.x + step, self.problem.lower), self.problem.upper)
+        bent = step + self._bend(step) if solver.accelerate and solver.loss == "squares" else step
+        x = np.minimum(np.maximum(here.x + bent, self.problem.lower), self.problem.upper)
         trial = solver._point(self.problem, x)
         actual = here.value - trial.value if trial.finite else -np.inf
         length = self._relative_length(step)
@@ -151,6 +153,23 @@ class _Run:
             self.growth = 2.0
             return Status.CONVERGED if (flat or length <= solver.step_tolerance) and self._at_minimum() else None
         return Status.CONVERGED if flat and self._at_minimum() else self._refuse(length)
+
+    def _bend(self, step: Vector) -> Vector:
+        """Half the acceleration along a step, where it is small beside it (Transtrum and Sethna 2012).
+
+        Its second derivative of the residuals is a difference over a tenth of the step.
+        """
+        here, h = self.point, 0.1
+        inside = np.minimum(np.maximum(here.x + h * step, self.problem.lower), self.problem.upper)
+        residuals, _ = self.problem.residuals_and_jacobian(inside)
+        second = 2 / h * ((residuals - here.residuals) / h - here.jacobian @ step)
+        if not np.all(np.isfinite(second)):
+            return 0 * step
+        bend = self._solved(here.jacobian.T @ second, self.damping)
+        measure = np.sqrt(np.where(self.measure > 0, self.measure, 1.0))
+        if bend is None or 2 * np.linalg.norm(measure * bend) > 0.75 * np.linalg.norm(measure * step):
+            return 0 * step
+        return 0.5 * bend
 
     def _refuse(self, length: float) -> Status | None:
         """Damp more, until even a tiny step fails."""
@@ -171,13 +190,16 @@ class _Run:
 
     def _step(self, damping: float) -> Vector | None:
         """The minimiser of the damped model within the bounds; a parameter of no effect is measured by its scale."""
+        return self._solved(self.point.gradient, damping)
+
+    def _solved(self, gradient: Vector, damping: float) -> Vector | None:
         here, problem = self.point, self.problem
         columns = here.normal.diagonal()
         self.measure = np.maximum(self.measure, columns)
         metric = np.where(self.measure > 0, self.measure, 1 / problem.scale**2)
         damped = here.normal.copy()
         damped.flat[:: problem.size + 1] += damping * metric
-        return box_step(damped, here.gradient, problem.lower - here.x, problem.upper - here.x)
+        return box_step(damped, gradient, problem.lower - here.x, problem.upper - here.x)
 
     def _relative_length(self, step: Vector) -> float:
         """The largest change of a parameter, relative to its value or, near zero, to a thousandth of its scale."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from knuckle.contact.resolve import ContactModel
-from knuckle.integrate import Integrator, SemiImplicitEuler
+from knuckle.integrate import RK4, Integrator, SemiImplicitEuler
 from knuckle.model.model import Model
 from knuckle.optim import LocalSolver, Result
 from knuckle.optim.robust import Loss as Robust
@@ -23,6 +23,7 @@ from knuckle.sysid.entries import POSE_PREFIX
 from knuckle.sysid.global_search import Method
 from knuckle.sysid.held_out import HeldOut, held_out_errors
 from knuckle.sysid.interrupt import interrupts
+from knuckle.sysid.noise import counted_once
 from knuckle.sysid.objective import Objective, Regularise, noise_of
 from knuckle.sysid.parameters import Parameters, Prior, choose
 from knuckle.sysid.recording import Recording
@@ -30,11 +31,11 @@ from knuckle.sysid.shooting import Instruments, Observe, Simulator
 from knuckle.sysid.shots import DRIVES, Shots, make_shots
 from knuckle.sysid.solve import Look, Search, solve
 from knuckle.sysid.split import split
-from knuckle.sysid.uncertainty import Certainty, Estimate, certainty, estimates, verdict
+from knuckle.sysid.uncertainty import Certainty, Estimate, Interval, certainty, estimates, interval, verdict
 from knuckle.taps import Blueprint
 
 Loss = Literal["multiple shooting", "single shooting", "one step"]
-LONGEST_STEP = 2e-3  # [s]
+LONGEST_STEP, LONGEST_STEP_RK4 = 2e-3, 5e-3  # [s]
 LONGEST_DELAY = 0.1  # [s]
 
 
@@ -52,10 +53,26 @@ class Fit:
     result: Result
     simulator: Simulator
     shots: Shots
+    objective: Objective
+    task: _Task
 
     @property
     def parameters(self) -> Parameters:
         return self.simulator.parameters
+
+    def again(self, recordings: Recording | Sequence[Recording], **changes) -> Fit:
+        """The same fit to other recordings, compiled already if they are as long; `changes` of options: held_out=0."""
+        recordings = [recordings] if isinstance(recordings, Recording) else list(recordings)
+        with jax.enable_x64(True), interrupts() as stop:
+            search = replace(self.task.search, stop=stop, save=None, resume=False)
+            return self.task._replace(search=search, **changes).run(recordings, self.objective)
+
+    def interval(self, function: Callable[[Model], Array], level: float = 0.95) -> Interval:
+        """Any vector function of the model, such as combinations of parameters, with its interval."""
+        z, size = self.result.x[: self.parameters.size], self.parameters.size
+        value = lambda z: jnp.ravel(function(self.parameters.applied(self.simulator.model, self.contact, z)[0]))  # noqa: E731
+        with jax.enable_x64(True):
+            return interval(value, z, self.certainty.covariance[:size, :size], level)
 
     def __getitem__(self, name: str) -> Estimate:
         found = [e for e in self.estimates if e.name == name]
@@ -72,7 +89,8 @@ class Fit:
         widths = [max(len(row[k]) for row in rows) for k in range(6)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines += [f"{self.result.status}, {self.result.iterations} iterations, {self.result.seconds:.2f} s"]
-        return "\n".join(lines + ([] if self.held_out is None else [repr(self.held_out)]) + self.certainty.untold())
+        lines += [] if self.held_out is None else [repr(self.held_out)]
+        return "\n".join(lines + self.certainty.untold(most=10))
 
 
 def fit(
@@ -82,7 +100,7 @@ def fit(
     *,
     blueprint: Blueprint | None = None,
     contact: ContactModel | None = None,
-    integrator: Integrator = SemiImplicitEuler(),
+    integrator: Integrator | None = None,
     loss: Loss = "multiple shooting",
     segment: float | None = None,
     step: float | None = None,
@@ -111,6 +129,7 @@ def fit(
         free: patterns of what is fitted (see `choose`), with a prior or bounds each.
         loss: "multiple shooting" (pieces of `segment` seconds whose starts are fitted and tied together), "single
             shooting" (whole recordings) or "one step" (from each sample to the next, starts as measured).
+        integrator: by default RK4, which adds no error of its own to the parameters; with contact SemiImplicitEuler.
         step: longest time step [s]; samples are cut into equal ones.
         noise: deviation of each channel; by default it is found from the data, then from what the fit leaves.
         observe: for channels of one's own, function(model, state) that gives what is measured.
@@ -133,49 +152,97 @@ def fit(
     if resume and save is None:
         raise ValueError("resume=True needs save=, the file that the fit was saved to")
     with jax.enable_x64(True), interrupts() as stop:
-        return _fit(
+        task = _Task(
             model,
-            [recordings] if isinstance(recordings, Recording) else list(recordings),
             choose(model, free, contact),
-            *(blueprint, contact, integrator, loss, segment, step, dict(noise or {}), dict(observe or {})),
-            *(tuple(offsets), tuple(gains), tuple(delays), robust, regularise, held_out, seed),
+            *(blueprint, contact, integrator or (RK4() if contact is None else SemiImplicitEuler())),
+            *(loss, segment, step, dict(noise or {}), dict(observe or {}), tuple(offsets), tuple(gains), tuple(delays)),
+            *(robust, regularise, held_out, seed),
             Search(
                 *(solver, search, starts, workers, seed, seconds, save, resume, stop),
                 *(progress or (lambda text: None), watch or (lambda look: None)),
             ),
         )
+        return task.run([recordings] if isinstance(recordings, Recording) else list(recordings))
 
 
-def _fit(model, recordings, parameters, blueprint, contact, integrator, loss, segment, step, noise, observe, offsets,
-         gains, delays, robust, regularise, held_out, seed, search: Search) -> Fit:  # fmt: skip
-    train, test = _parts(recordings, held_out, seed)
-    given, noise = set(noise), {**_noise(train), **noise}
-    period = float(np.median([r.period for r in train]))
-    length = {"single shooting": None, "one step": period}.get(loss, segment or max(0.5, 25 * period))
-    latest = LONGEST_DELAY if delays else 0.0
-    cut = partial(make_shots, model, latest=latest, steady=robust != "squares")
-    shots = cut(train, length=length, noise=noise)
-    instruments = _instruments(model, shots, offsets, gains, delays)
-    shots = _seen_through(shots, instruments)
-    substeps = max(1, int(np.ceil(period / (step or LONGEST_STEP) * (1 - 1e-9))))
-    simulator = Simulator(model, parameters, contact, integrator, blueprint, substeps, observe, instruments)
-    if simulator.size == 0:
-        raise ValueError("nothing is free: choose parameters by free=, or give a blueprint")
-    objective = Objective(simulator, shots, fixed_starts=loss == "one step", robust=robust, regularise=regularise)
-    search.progress(f"{objective.size} free numbers, {shots.count} pieces of {shots.samples} samples, compiling")
-    result, noise = solve(objective, noise, given, search, {"loss": loss, "seed": str(seed)})
-    known = simulator.physical  # weights of networks count as things that are not asked for
-    sure = certainty(objective.sensitivity(result.x), known, objective.prior[:known], objective.labels[:known])
-    z = result.x[: objective.size]
-    fitted, fitted_contact, fitted_blueprint = simulator.used(jnp.asarray(z))
-    errors = None
-    if test:
-        search.progress("simulating what the fit has not seen")
-        unseen = cut(test, length=length and max(length, 2 * period), noise=noise)
-        errors = held_out_errors(simulator, unseen, objective.first[: objective.size], z, robust)
-    found = estimates(parameters, z, sure) + _of_instruments(objective, z, sure)
-    used = (fitted, fitted_contact, fitted_blueprint)
-    return Fit(*used, found, sure, noise, errors, result, simulator, objective.shots)
+class _Task(NamedTuple):
+    """All that is asked of a fit but the recordings."""
+
+    model: Model
+    parameters: Parameters
+    blueprint: Blueprint | None
+    contact: ContactModel | None
+    integrator: Integrator
+    loss: Loss
+    segment: float | None
+    step: float | None
+    noise: dict[str, float]
+    observe: dict[str, Observe]
+    offsets: tuple[str, ...]
+    gains: tuple[str, ...]
+    delays: tuple[str, ...]
+    robust: Robust
+    regularise: Regularise
+    held_out: float | Sequence[Recording]
+    seed: int
+    search: Search
+
+    def run(self, recordings: list[Recording], compiled: Objective | None = None) -> Fit:
+        train, test = _parts(recordings, self.held_out, self.seed)
+        given, noise = set(self.noise), {**_noise(train), **self.noise}
+        period = float(np.median([r.period for r in train]))
+        shots, instruments = self.pieces(train, noise)
+        if compiled is not None and (compiled.shots.period, compiled.shots.history) == (period, shots.history):
+            objective = compiled.on(shots)
+        else:
+            options = {"fixed_starts": self.loss == "one step", "robust": self.robust, "regularise": self.regularise}
+            objective = Objective(self._simulator(period, instruments), shots, **options)
+        tell = self.search.progress
+        tell(f"{objective.size} free numbers, {shots.count} pieces of {shots.samples} samples, compiling")
+        result, noise = solve(objective, noise, given, self.search, {"loss": self.loss, "seed": str(self.seed)})
+        errors = None
+        if test:
+            tell("simulating what the fit has not seen")
+            length = self._length(period)
+            unseen = self._cut(test, None if length is None else max(length, 2 * period), noise)
+            ends = objective.first[: objective.size], result.x[: objective.size]
+            errors = held_out_errors(objective.simulator, unseen, *ends, self.robust)
+        return self._fit(objective, result, noise, errors)
+
+    def pieces(self, recordings: Sequence[Recording], noise: Mapping[str, float]) -> tuple[Shots, Instruments]:
+        """Recordings as this fit compares them, and what it fits of the measuring."""
+        length = self._length(float(np.median([r.period for r in recordings])))
+        shots = self._cut(recordings, length, noise)
+        instruments = _instruments(self.model, shots, self.offsets, self.gains, self.delays)
+        return counted_once(_seen_through(shots, instruments), self.loss == "one step"), instruments
+
+    def _cut(self, recordings: Sequence[Recording], length: float | None, noise: Mapping[str, float]) -> Shots:
+        latest, steady = LONGEST_DELAY if self.delays else 0.0, self.robust != "squares"
+        return make_shots(self.model, recordings, length=length, noise=noise, latest=latest, steady=steady)
+
+    def _length(self, period: float) -> float | None:
+        longest = self.segment or max(0.5, 25 * period)
+        return {"single shooting": None, "one step": period}.get(self.loss, longest)
+
+    def _simulator(self, period: float, instruments: Instruments) -> Simulator:
+        longest = self.step or (LONGEST_STEP_RK4 if isinstance(self.integrator, RK4) else LONGEST_STEP)
+        substeps = max(1, int(np.ceil(period / longest * (1 - 1e-9))))
+        simulator = Simulator(
+            *(self.model, self.parameters, self.contact, self.integrator, self.blueprint, substeps),
+            *(self.observe, instruments),
+        )
+        if simulator.size == 0:
+            raise ValueError("nothing is free: choose parameters by free=, or give a blueprint")
+        return simulator
+
+    def _fit(self, objective: Objective, result: Result, noise: dict[str, float], errors: HeldOut | None) -> Fit:
+        simulator, known = objective.simulator, objective.simulator.physical
+        sure = certainty(objective.sensitivity(result.x), known, objective.prior[:known], objective.labels[:known])
+        z = result.x[: objective.size]
+        found = estimates(self.parameters, z, sure) + _of_instruments(objective, z, sure)
+        used = simulator.used(jnp.asarray(z))
+        return Fit(*used, found, sure, noise, errors, result, simulator, objective.shots, objective, self)
 
 
 def _one_of(name: str, value: str, kinds) -> None:

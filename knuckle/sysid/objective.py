@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import jax
@@ -57,6 +58,12 @@ class Objective:
         self._shrunk = jit(lambda w: (self._lassos(w), jacfwd(self._lassos)(w)))
         self._values = jit(self._piece_values)
         self._scalar = jit(jax.value_and_grad(self._half_squares))
+
+    def on(self, shots: Shots) -> Objective:
+        """The same for other pieces, with what is compiled already; soft ties as at the start."""
+        other = copy(self)
+        other.shots, other.continuity = shots, 1.0
+        return other
 
     @property
     def start_size(self) -> int:
@@ -159,18 +166,18 @@ class Objective:
         bounds = {name: getattr(problem, name) for name in names}
 
         def function(x):
-            value, gradient = self._scalar(x, self.shots, np.float64(self.tolerance))
+            value, gradient = self._scalar(x, self.shots, np.float64(self.tolerance), self._tie_weight())
             return np.asarray(value), np.asarray(gradient)
 
         return Smooth(function, problem.size, **bounds)
 
-    def _half_squares(self, x, shots: Shots, tolerance):
-        z, count, ends = x[: self.size], self.shots.count, 2 * self.nv
+    def _half_squares(self, x, shots: Shots, tolerance, tie):
+        z, count, ends = x[: self.size], shots.count, 2 * self.nv
         free = jnp.zeros((count, ends)) if self.fixed_starts else x[self.size :].reshape(count, ends)
         starts = free * shots.known
         y = self._piece_values(z, starts, shots)
         following = jnp.concatenate([starts[1:], starts[:1]])
-        apart = (y[:, -ends:] - following) * shots.joined[:, None] * jnp.asarray(self._tie_weight())[None]
+        apart = (y[:, -ends:] - following) * shots.joined[:, None] * tie[None]
         data, _ = rho(self.robust, (y[:, :-ends] / tolerance) ** 2, jnp)
         parts = [z / jnp.asarray(self.prior), x[self.size :]]
         if self._lasso_size:

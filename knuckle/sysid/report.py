@@ -209,8 +209,8 @@ def _residuals(data: Mapping[str, Any], residuals) -> str:
 def _search(fit: Fit, search: Search) -> str:
     result = fit.result
     words = (
-        f"<p>{escape(str(result.status))}: {result.iterations} iterations in the last round. The noise of the channels "
-        "is set to what the fit leaves, and the search goes on from there, so the value may jump between rounds.</p>"
+        f"<p>{escape(str(result.status))}: {result.iterations} iterations. The noise of the channels is set to what "
+        "the fit leaves, ties between pieces become firmer, and the search goes on: so the value may jump.</p>"
     )
     return words + _pictures([plots.convergence_picture(search, fit)])
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import equinox as eqx
 import numpy as np
 
 from knuckle.optim import LBFGSB, LevenbergMarquardt, LocalSolver, Progress, Result, Status
@@ -16,14 +15,16 @@ from knuckle.optim.robust import TUNED
 from knuckle.optim.workers import WorkerPlan
 from knuckle.sysid.global_search import Method, searched
 from knuckle.sysid.interrupt import Interrupts
+from knuckle.sysid.noise import log_evidence, noise_left, reweighed
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.saved import Saved
-from knuckle.sysid.shots import Shots
 
 MANY = 300  # free numbers from which on reverse mode is used
 SETTLED = 0.05  # relative change of the noise at which it counts as known
 MOST_ROUNDS = 4  # in which the noise is found
-DEVIATION_OF_MEDIAN = 0.6745  # median of the absolute value of noise of deviation 1
+FIRMER, FIRMEST = 10.0, 1e3  # steps of the ties' weight, and its end
+MOST_FIRMER = 50  # steps of a search with firmer ties; one that takes more has come to a worse place
+NOTHING = 0.05  # of the logarithm of a probability
 STOPPED = (Status.INTERRUPTED, Status.TIME_LIMIT)
 
 
@@ -66,9 +67,10 @@ class _Solve:
         self.x, self.last, self.began = objective.first, None, time.monotonic()
         self.searched = search.method == "local"
         self.found: Result | None = None  # by the global search
+        self.iterations = 0
         solver = search.solver
         if solver is None:
-            solver = LevenbergMarquardt(value_tolerance=1e-8) if objective.size <= MANY else LBFGSB()
+            solver = _least_squares(objective) if objective.size <= MANY else LBFGSB()
         self.solver, self.by_residuals = solver, isinstance(solver, LevenbergMarquardt)
         if search.resume:
             self._go_on()
@@ -96,6 +98,7 @@ class _Solve:
                 self._globally()
             if self.last is None or self.last.status not in STOPPED:
                 self._until_noise_is_known()
+                self._firm_ties()
         except KeyboardInterrupt:
             if self.last is None:
                 raise
@@ -104,6 +107,7 @@ class _Solve:
             raise KeyboardInterrupt
         assert self.last is not None
         self.saved.write(self.last.x, self.noise, self.searched, now=True)
+        self.last = replace(self.last, iterations=self.iterations, seconds=time.monotonic() - self.began)
         if self.found is not None:
             self.last = replace(self.last, searches=self.found.searches, failures=self.found.failures)
         return self.last, self.noise
@@ -114,16 +118,42 @@ class _Solve:
             self.last = self._locally()
             self.x = self.last.x
             if self.last.status in STOPPED:
+                self._reweigh()
                 return
             if self.widened > 1:
                 self._widen(max(1.0, min(self.widened / 3, _widened(self.objective, self.x))))
                 continue
             rounds += 1
-            factors = {k: f for k, f in deviations_left(self.objective, self.x).items() if k not in self.given}
-            if all(abs(f - 1) < SETTLED for f in factors.values()) or rounds == MOST_ROUNDS:
+            if all(abs(factor - 1) < SETTLED for factor in self._reweigh().values()):
                 return
-            self.noise = self.noise | {key: self.noise[key] * factor for key, factor in factors.items()}
-            self.objective.shots = reweighed(self.objective.shots, factors)
+
+    def _reweigh(self) -> dict[str, float]:
+        """Take what is left as the noise; factors on what it was."""
+        found = noise_left(self.objective, self.x)
+        factors = {key: factor for key, factor in found.items() if key not in self.given}
+        self.noise = self.noise | {key: self.noise[key] * factor for key, factor in factors.items()}
+        self.objective.shots = reweighed(self.objective.shots, factors)
+        return factors
+
+    def _firm_ties(self) -> None:
+        """Ties between pieces, soft at first to lead out of bad places, as firm as makes the data most probable.
+
+        A model that holds from piece to piece is sure of more than one that must begin anew in each.
+        """
+        objective = self.objective
+        if self.last is None or objective.fixed_starts or not np.any(np.asarray(objective.shots.joined)):
+            return
+        best = log_evidence(objective, self.x)
+        while objective.continuity * FIRMER <= FIRMEST and self.last.status not in STOPPED:
+            objective.continuity *= FIRMER
+            tried = self._locally(MOST_FIRMER)
+            evidence = log_evidence(objective, tried.x)
+            if not evidence > best:
+                objective.continuity /= FIRMER
+                break
+            self.last, self.x, best = tried, tried.x, evidence
+        if self.last.status not in STOPPED:
+            self._until_noise_is_known()
 
     def _widen(self, factor: float) -> None:
         """Let a robust loss take residuals up to a multiple of the noise for good."""
@@ -152,10 +182,14 @@ class _Solve:
         self.saved.write(self.x, self.noise, self.searched, now=True)
         self.search.progress(f"{self.found.status}, half the sum of squares {self.found.value:.6g}")
 
-    def _locally(self) -> Result:
+    def _locally(self, most: int | None = None) -> Result:
+        solver = self.solver
+        if most is not None and isinstance(solver, LevenbergMarquardt):
+            solver = replace(solver, max_iterations=min(most, solver.max_iterations))
         problem = self.objective.problem() if self.by_residuals else self.objective.smooth()
         problem.function = self._watched(problem.function)
-        result = self.solver(problem, self.x, seconds=self.left)
+        result = solver(problem, self.x, seconds=self.left)
+        self.iterations += result.iterations
         text = f"{result.status} after {result.iterations} iterations, half the sum of squares {result.value:.6g}"
         self.search.progress(text)
         return result
@@ -180,27 +214,18 @@ class _Solve:
         return watched
 
 
+def _least_squares(objective: Objective) -> LevenbergMarquardt:
+    """Steps until the next would make the data more probable by less than exp(NOTHING); networks creep, and go on."""
+    if objective.size > objective.simulator.physical:
+        return LevenbergMarquardt(value_tolerance=1e-8)
+    measured = sum(np.count_nonzero(np.asarray(weight)) for weight in objective.shots.weight.values())
+    tolerance = float(np.clip(2 * NOTHING / max(measured, 1), 1e-8, 1e-4))
+    return LevenbergMarquardt(value_tolerance=tolerance, gradient_tolerance=1e-6, accelerate=True)
+
+
 def _widened(objective: Objective, x: np.ndarray) -> float:
     """How much wider than the noise a robust loss begins: far from the truth all data look like outliers."""
     if objective.robust == "squares":
         return 1.0
-    left = max(deviations_left(objective, x).values())
+    left = max(noise_left(objective, x).values())
     return max(1.0, 2 * left) if left > 1.5 and np.isfinite(left) else 1.0
-
-
-def deviations_left(objective: Objective, x: np.ndarray) -> dict[str, float]:
-    """For each channel the deviation that is left, over what was taken as its noise; robust: by the median."""
-    found = {}
-    for key, part in objective.by_channel(x).items():
-        values = np.abs(part[np.isfinite(part)])
-        if objective.robust == "squares":
-            left = np.sqrt(np.sum(values**2) / max(len(values), 1))
-        else:
-            left = np.median(values) / DEVIATION_OF_MEDIAN if len(values) else 0.0
-        found[key] = max(float(left), 1e-6)
-    return found
-
-
-def reweighed(shots: Shots, factors: Mapping[str, float]) -> Shots:
-    weight = {key: np.asarray(w) / factors.get(key, 1.0) for key, w in shots.weight.items()}
-    return eqx.tree_at(lambda s: s.weight, shots, weight)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import qr
 from scipy.stats import norm
 
+from knuckle.sysid.families import Kind
 from knuckle.sysid.parameters import Parameter, Parameters
 
 DETERMINED, PARTLY = 0.1, 0.5  # deviation after the fit over the one before
 SILENT = 1e-3  # effect of a parameter on the data, over the noise, below which it has none
-NOTABLE = 0.3  # share of a direction from which on a parameter is named in it
+NOTABLE = 0.1  # share of a direction from which on a parameter is named in it
 
 
 class Estimate(NamedTuple):
@@ -33,30 +36,71 @@ class Certainty(NamedTuple):
     """What a fit knows of its free numbers."""
 
     covariance: np.ndarray  # of the free numbers
-    singular_values: (
-        np.ndarray
-    )  # of the data alone, in units of what was known before; below about 1 nothing was learnt
+    singular_values: np.ndarray  # of the data alone, in units of what was known before; below 1 they tell nothing
     directions: np.ndarray  # rows: combinations of free numbers, one for each singular value
     effects: np.ndarray  # what each free number by itself does to the data, in the same units
     labels: tuple[str, ...]
 
-    def untold(self) -> list[str]:
-        """Combinations that the data do not tell, in words."""
-        silent = [label for label, seen in zip(self.labels, self.effects, strict=True) if seen < SILENT]
-        found = [f"the data do not depend on {', '.join(silent)}"] if silent else []
-        for size, row in zip(self.singular_values, self.directions, strict=True):
-            told = np.array([label not in silent for label in self.labels])
-            if size > 1.0 or np.sum(row[told] ** 2) < 0.5:
-                continue
-            row = row * told
-            parts = sorted(((abs(w), w, label) for w, label in zip(row, self.labels, strict=True)), reverse=True)
-            named = [(w, label) for share, w, label in parts if share >= NOTABLE * parts[0][0]][:6]
-            if len(named) == 1:
-                found.append(f"{named[0][1]} is not determined by the data")
-            else:
-                together = ", ".join(f"{'+' if w > 0 else '-'}{label}" for w, label in named)
-                found.append(f"a change of {together} together is not seen in the data")
+    def untold(self, most: int | None = None) -> list[str]:
+        """Combinations that the data do not tell, in words; at most so many of them."""
+        silent = self.effects < SILENT
+        found = [f"the data do not depend on {', '.join(_grouped(self.labels, silent))}"] if silent.any() else []
+        rows = _sparse(self.directions[self.singular_values <= 1.0] * ~silent)
+        found += [_in_words(row, self.labels) for row in rows[:most]]
+        if most is not None and len(rows) > most:
+            found.append(f"{len(rows) - most} more combinations are not seen in the data")
         return found
+
+    def summary(self) -> str:
+        """How much the data tell, in words."""
+        told, size = int(np.sum(self.singular_values > 1 / DETERMINED)), len(self.labels)
+        partly = int(np.sum(self.singular_values > 1.0)) - told
+        return f"the data determine {told} of {size} free numbers or combinations of them, and {partly} more in part"
+
+
+class Interval(NamedTuple):
+    """Values with their deviation and interval."""
+
+    value: np.ndarray
+    deviation: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+def interval(function: Callable, z: np.ndarray, covariance: np.ndarray, level: float = 0.95) -> Interval:
+    """A vector function of the free numbers, with intervals by its slope there (the delta method)."""
+    value, slope = np.asarray(function(jnp.asarray(z))), np.asarray(jax.jacfwd(function)(jnp.asarray(z)))
+    deviation = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", slope, covariance, slope), 0.0))
+    width = float(norm.ppf(0.5 + level / 2)) * deviation
+    return Interval(value, deviation, value - width, value + width)
+
+
+def _grouped(labels: tuple[str, ...], chosen: np.ndarray) -> list[str]:
+    """Names of the chosen numbers; a parameter of which all are chosen by its own name."""
+    whole = {label.partition("[")[0] for label in labels}
+    whole -= {label.partition("[")[0] for label, there in zip(labels, chosen, strict=True) if not there}
+    named = [label for label, there in zip(labels, chosen, strict=True) if there]
+    return list(dict.fromkeys(n.partition("[")[0] if n.partition("[")[0] in whole else n for n in named))
+
+
+def _sparse(directions: np.ndarray) -> np.ndarray:
+    """The space of these directions spanned by combinations of few numbers each (reduced rows, pivots by QR)."""
+    if not len(directions):
+        return directions
+    _, sizes, rows = np.linalg.svd(directions, full_matrices=False)
+    rows = rows[sizes > 0.5]
+    _, _, pivots = qr(rows, pivoting=True, mode="economic")  # type: ignore[misc]
+    pivots = pivots[: len(rows)]
+    return np.linalg.solve(rows[:, pivots], rows) if len(rows) else rows
+
+
+def _in_words(row: np.ndarray, labels: tuple[str, ...]) -> str:
+    parts = sorted(((abs(w), w, label) for w, label in zip(row, labels, strict=True)), reverse=True)
+    named = [(w, label) for share, w, label in parts if share >= NOTABLE * parts[0][0]][:6]
+    if len(named) == 1:
+        return f"{named[0][1]} is not determined by the data"
+    together = ", ".join(f"{'+' if w > 0 else '-'}{label}" for w, label in named)
+    return f"a change of {together} together is not seen in the data"
 
 
 def certainty(jacobian: np.ndarray, size: int, prior: np.ndarray, labels: tuple[str, ...]) -> Certainty:
@@ -87,17 +131,24 @@ def _of_parameter(p: Parameter, z: np.ndarray, sure: Certainty, width: float) ->
     deviation = np.sqrt(np.maximum(np.diag(slope @ covariance @ slope.T), 0.0))
     before = np.asarray(shifted(np.zeros_like(own)))
     prior = np.sqrt(np.diag(slope @ np.diag(p.deviation**2) @ slope.T))
-    if p.family.kind == "positive":
-        factor = np.exp(width * np.sqrt(np.diag(covariance)))
-        lower, upper = value / factor, value * factor
-    else:
-        lower, upper = value - width * deviation, value + width * deviation
-        lower = np.maximum(lower, 0.0) if p.family.kind == "zero or more" else lower
+    lower, upper = _bounds(p.family.kind, value, width * deviation)
     names = [p.name] if len(value) == 1 else [f"{p.name}[{k}]" for k in range(len(value))]
     return [
         Estimate(name, p.family.unit, float(a), float(b), float(off), float(low), float(high), verdict(off, last))
         for name, last, a, b, off, low, high in zip(names, prior, before, value, deviation, lower, upper, strict=True)
     ]
+
+
+def _bounds(kind: Kind, value: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of intervals; of what is positive by its logarithm, so that they are positive too."""
+    lower, upper = value - width, value + width
+    if kind == "zero or more":
+        return np.maximum(lower, 0.0), upper
+    positive = {"positive": np.ones(len(value), bool), "moments": np.arange(len(value)) < 3}.get(kind)
+    if positive is None:
+        return lower, upper
+    factor = np.exp(np.minimum(width / np.where(positive, value, 1.0), 700.0))
+    return np.where(positive, value / factor, lower), np.where(positive, value * factor, upper)
 
 
 def verdict(after: float, before: float) -> str:

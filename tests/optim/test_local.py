@@ -238,3 +238,17 @@ def test_lbfgsb_finds_a_bounded_minimum_of_any_smooth_function():
 def test_mistakes_are_refused_with_what_was_expected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_bent_steps_follow_a_narrow_curved_valley():
+    """A valley along a circle of radius 1, 1e-4 wide: bent steps take at most half as many."""
+
+    def residuals(x):
+        radius = np.hypot(*x)
+        r = np.array([1e4 * (radius - 1), x[1] - 0.6])
+        return r, np.array([1e4 * x / radius, [0.0, 1.0]])
+
+    problem = LeastSquares(residuals, 2)
+    plain, bent = (LevenbergMarquardt(accelerate=a)(problem, [1.0, -0.6]) for a in (False, True))
+    np.testing.assert_allclose(bent.x, [0.8, 0.6], atol=1e-6)
+    assert bent.status == Status.CONVERGED and bent.iterations <= plain.iterations / 2

@@ -33,7 +33,7 @@ def recorded(truth, runs=3, steps=500, noise=1e-3, seed=0, control=None, late=0,
     for k in range(runs):
         state = truth.state(rng.normal(size=truth.nq))
         inputs = None if control is None else np.repeat(control(rng, steps // 5), 5, axis=0)
-        run = kn.rollout(truth, state, inputs, dt=DT, steps=steps, native=True)
+        run = kn.rollout(truth, state, inputs, dt=DT, steps=steps, integrator=kn.RK4(), native=True)
         q = np.concatenate([np.asarray(state.q)[None], np.asarray(run.q)[4::5]])
         q = np.concatenate([np.repeat(q[:1], late, axis=0), q[: len(q) - late]]) + offset
         q = q + noise * rng.normal(size=q.shape)

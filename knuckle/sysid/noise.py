@@ -1,0 +1,69 @@
+"""How noisy a log is, and how well a model holds from piece to piece: found from what a fit leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import equinox as eqx
+import numpy as np
+
+from knuckle.sysid.objective import Objective
+from knuckle.sysid.shots import Shots
+
+DEVIATION_OF_MEDIAN = 0.6745  # median of the absolute value of noise of deviation 1
+
+
+def counted_once(shots: Shots, fixed_starts: bool) -> Shots:
+    """No sample counts twice: that with which a piece begins ends the one before it. A fixed start has no error."""
+    follows = np.concatenate([[0.0], np.asarray(shots.joined)[:-1]]) > 0
+    first = np.arange(shots.samples) == 0
+    dropped = first[None, :, None] & (follows | fixed_starts)[:, None, None]
+    weight = {key: np.where(dropped, 0.0, np.asarray(w)) for key, w in shots.weight.items()}
+    return eqx.tree_at(lambda s: s.weight, shots, weight)
+
+
+def noise_left(objective: Objective, x: np.ndarray) -> dict[str, float]:
+    """For each channel the deviation that is left, over what was taken as its noise.
+
+    What the fit itself took up does not count: the sum of squares is divided by the number of residuals less their
+    leverage (the trace of the hat matrix over the channel's rows). A robust loss takes the median instead.
+    """
+    parts = {key: part[np.isfinite(part)] for key, part in objective.by_channel(x).items()}
+    if objective.robust != "squares":
+        middles = {key: np.median(np.abs(part)) if part.size else 0.0 for key, part in parts.items()}
+        return {key: max(float(middle) / DEVIATION_OF_MEDIAN, 1e-6) for key, middle in middles.items()}
+    shots, found, at = objective.shots, {}, 0
+    leverage = _leverage(objective, x)
+    for key, part in parts.items():
+        width = objective.entries(key) * shots.samples
+        taken = leverage[:, at : at + width].sum()
+        at += width
+        found[key] = max(float(np.sqrt(np.sum(part**2) / max(part.size - taken, 1.0))), 1e-6)
+    return found
+
+
+def _leverage(objective: Objective, x: np.ndarray) -> np.ndarray:
+    """Diagonal of the hat matrix J (J^T J)^-1 J^T over the data, one row for each piece."""
+    _, J = objective(x)
+    basis, _ = np.linalg.qr(J)
+    count = objective.shots.count
+    rows = sum(objective.entries(key) * objective.shots.samples for key in objective.shots.weight)
+    return np.sum(basis[: count * rows] ** 2, axis=1).reshape(count, rows)
+
+
+def reweighed(shots: Shots, factors: Mapping[str, float]) -> Shots:
+    """The pieces with the noise of each channel times a factor."""
+    weight = {key: np.asarray(w) / factors.get(key, 1.0) for key, w in shots.weight.items()}
+    return eqx.tree_at(lambda s: s.weight, shots, weight)
+
+
+def log_evidence(objective: Objective, x: np.ndarray) -> float:
+    """Logarithm of the probability of the data at a solution, up to a constant, by the firmness of the ties.
+
+    Laplace's approximation (MacKay, Bayesian interpolation, 1992): what is left, the ties' own normalisation, and the
+    volume of what remains possible.
+    """
+    r, J = objective(x)
+    ties = 2 * objective.nv * np.count_nonzero(np.asarray(objective.shots.joined))
+    _, volume = np.linalg.slogdet(J.T @ J)
+    return float(-0.5 * r @ r + ties * np.log(objective.continuity) - 0.5 * volume)

@@ -1,0 +1,116 @@
+"""Samples of the parameters that a fit leaves possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from knuckle.model.model import Model
+from knuckle.sysid.fit import Fit
+from knuckle.sysid.objective import Objective
+from knuckle.sysid.stein import stein
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Samples of a fit's parameters, all equally probable."""
+
+    samples: np.ndarray  # free numbers, one row for each sample
+    names: tuple[str, ...]  # of the values
+    values: np.ndarray  # of the parameters, one row for each sample
+    iterations: int
+    motion: float  # how much the particles still moved at the end, in deviations
+    fit: Fit
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the intervals that hold this share of the samples, by value."""
+        lower, upper = np.quantile(self.values, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+        return lower, upper
+
+    def models(self) -> list[Model]:
+        """The model of each sample."""
+        with jax.enable_x64(True):
+            return [self.fit.simulator.used(jnp.asarray(z))[0] for z in self.samples]
+
+    def of(self, function: Callable[[Model], object]) -> np.ndarray:
+        """Any function of the model, of each sample."""
+        return np.stack([np.asarray(function(model)) for model in self.models()])
+
+    def __repr__(self) -> str:
+        lower, upper = self.interval()
+        rows = [f"{n}: {a:.4g} .. {b:.4g}" for n, a, b in zip(self.names, lower, upper, strict=True)]
+        return "\n".join([f"{len(self.samples)} samples, 95 % of them in", *rows])
+
+
+def posterior(
+    fit: Fit,
+    particles: int = 64,
+    *,
+    spread: float = 1.0,
+    iterations: int = 200,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Posterior:
+    """Samples of what the data and the prior leave possible, by Stein variational gradient descent (see `stein`).
+
+    The starts of pieces are profiled out: for each particle they are those that fit best, which where the motion is
+    nearly linear in them is the same as to integrate over them. Particles begin as the fit's covariance has them, times
+    `spread`: a larger one finds modes further away. Weights of networks are sampled too; noise is as the fit left it.
+    """
+    if particles < 2:
+        raise ValueError(f"particles must be 2 or more, got {particles}")
+    with jax.enable_x64(True):
+        target = _Profiled(fit.objective, fit.result.x, particles)
+        rng = np.random.default_rng(seed)
+        z, H = fit.result.x[: fit.objective.size], target.hessian()
+        problem = fit.objective.problem()
+        lower, upper = problem.lower[: len(z)], problem.upper[: len(z)]
+        first = z + spread * np.linalg.solve(np.linalg.cholesky(H).T, rng.normal(size=(len(z), particles))).T
+        if progress is not None:
+            progress(f"{particles} particles of {len(z)} free numbers")
+        found = stein(target, first, H, lower=lower, upper=upper, iterations=iterations)
+        size = fit.parameters.size
+        values = np.zeros((particles, 0))
+        if size:
+            value = jax.vmap(lambda z: jnp.concatenate([jnp.ravel(p.value(z)) for p in fit.parameters]))
+            values = np.asarray(value(jnp.asarray(found.particles[:, :size])))
+    names = tuple(e.name for e in fit.estimates[: values.shape[1]])
+    return Posterior(found.particles, names, values, found.iterations, found.motion, fit)
+
+
+class _Profiled:
+    """The slope of the log posterior by the free numbers, with the starts of pieces at their best for each particle."""
+
+    def __init__(self, objective: Objective, x: np.ndarray, particles: int):
+        self.objective, self.size, self.x = objective, objective.size, x
+        last = self._solved(x)
+        self.last = [last] * particles  # for each: where it was, and the best starts by free numbers from there
+
+    def _solved(self, x: np.ndarray):
+        """Slope with the starts solved for, and the best starts as a linear function of the free numbers."""
+        r, J = self.objective(x)
+        by_z, by_start = J[:, : self.size], J[:, self.size :]
+        if not by_start.shape[1]:
+            return x, -(by_z.T @ r), np.zeros(0), np.zeros((0, self.size))
+        solved = cho_solve(cho_factor(by_start.T @ by_start), by_start.T @ np.column_stack([r, by_z]))
+        left = r - by_start @ solved[:, 0]
+        return x, -(by_z.T @ left), solved[:, 0], solved[:, 1:]
+
+    def hessian(self) -> np.ndarray:
+        _, J = self.objective(self.x)
+        by_z, by_start = J[:, : self.size], J[:, self.size :]
+        if by_start.shape[1]:
+            basis, _ = np.linalg.qr(by_start)
+            by_z = by_z - basis @ (basis.T @ by_z)
+        return by_z.T @ by_z
+
+    def __call__(self, k: int, z: np.ndarray) -> np.ndarray:
+        x, _, off, by_z = self.last[k]
+        starts = x[self.size :] - off - by_z @ (z - x[: self.size])
+        self.last[k] = self._solved(np.concatenate([z, starts]))
+        return self.last[k][1]
