@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 from typer.testing import CliRunner
 
 from knuckle import cli_run
@@ -61,21 +60,17 @@ def test_killed_it_goes_on_from_its_rounds_and_ctrl_c_then_writes_the_best(log, 
     assert {path.name for path in folder.iterdir()} >= FILES
 
 
-@pytest.fixture
-def fitted(log, tmp_path):  # noqa: F811
-    """A folder with results, and what stands in them."""
-    words = words_of(log, tmp_path / "out")
-    assert CliRunner().invoke(app, words).exit_code == 0
-    return words, tmp_path / "out", contents(tmp_path / "out")
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_earlier_results_stay_whole(fitted, monkeypatch):
+def test_earlier_results_stay_whole(log, tmp_path, monkeypatch):  # noqa: F811
     """Whether Ctrl-C comes twice while it searches or the disk is full while it writes."""
-    words, folder, before = fitted
+    folder = tmp_path / "out"
+    words, before = words_of(log, folder, "--held-out=0"), {name: f"an earlier {name}".encode() for name in FILES}
+    folder.mkdir()
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
 
     def impatient(self, look):
         os.kill(os.getpid(), signal.SIGINT)

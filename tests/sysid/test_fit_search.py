@@ -77,7 +77,7 @@ def test_stopped_in_a_round_it_keeps_the_best_and_goes_on_as_if_it_had_not_been(
 
 def test_islands_find_it_too(runs):
     pytest.importorskip("pygmo")
-    fit = fitted(runs, search="population", workers=0, starts=4)
+    fit = fitted(runs, search="population", workers=0, starts=2)
     np.testing.assert_allclose(masses(fit), MASSES, rtol=0.01)
 
 
