@@ -42,6 +42,13 @@ class Robust(StrEnum):
     CAUCHY = "cauchy"
 
 
+class Driven(StrEnum):
+    """What controls do between samples."""
+
+    HELD = "held"
+    LINEAR = "linear"
+
+
 class Method(StrEnum):
     """Searches by the names of the command line."""
 
@@ -81,6 +88,10 @@ def fit(
     offset: Annotated[list[str] | None, typer.Option(help="A channel with an unknown offset, such as q.")] = None,
     gain: Annotated[list[str] | None, typer.Option(help="A channel with an unknown scale, such as q.")] = None,
     delay: Annotated[list[str] | None, typer.Option(help="What may be late: sensor or actuator.")] = None,
+    drive: Annotated[
+        Driven | None,
+        typer.Option(help="What controls do between samples; by default commands are held, measured torques linear."),
+    ] = None,
     held_out: Annotated[float, typer.Option(help="Share of the data that the fit does not see.")] = 0.25,
     search: Annotated[Method, typer.Option(help="From the description only, or many local searches.")] = Method.LOCAL,
     starts: Annotated[int, typer.Option(help="Local searches of a global one.")] = 64,
@@ -125,6 +136,7 @@ def fit(
             "offsets": tuple(offset or ()),
             "gains": tuple(gain or ()),
             "delays": tuple(delay or ()),
+            "drive": None if drive is None else drive.value,
             "held_out": held_out,
             "seed": seed,
             "search": search.replace("-", " "),

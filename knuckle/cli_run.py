@@ -111,7 +111,7 @@ def show(found: Fit) -> None:
     out.print(f"{result.status} after {result.iterations} iterations")
     if found.held_out is not None:
         out.print(f"[bold]{plain(repr(found.held_out))}[/]")
-    for line in found.certainty.untold(most=10):
+    for line in found.remarks(most=10):
         out.print(f"[yellow]note:[/] {plain(line)}")
 
 

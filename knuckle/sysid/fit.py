@@ -23,12 +23,13 @@ from knuckle.sysid.entries import POSE_PREFIX
 from knuckle.sysid.global_search import Method
 from knuckle.sysid.held_out import HeldOut, held_out_errors
 from knuckle.sysid.interrupt import interrupts
+from knuckle.sysid.left import what_is_missing
 from knuckle.sysid.noise import counted_once
 from knuckle.sysid.objective import Objective, Regularise, noise_of
 from knuckle.sysid.parameters import Parameters, Prior, choose
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.shooting import Instruments, Observe, Simulator
-from knuckle.sysid.shots import DRIVES, Shots, make_shots
+from knuckle.sysid.shots import DRIVES, Drive, Shots, make_shots
 from knuckle.sysid.solve import Look, Search, solve
 from knuckle.sysid.split import split
 from knuckle.sysid.uncertainty import Certainty, Estimate, Interval, certainty, estimates, interval, verdict
@@ -74,6 +75,16 @@ class Fit:
         with jax.enable_x64(True):
             return interval(value, z, self.certainty.covariance[:size, :size], level)
 
+    def remarks(self, most: int | None = None) -> list[str]:
+        """In words: what the model lacks, and what the data cannot tell (at most so many lines of that)."""
+        return self.missing() + self.certainty.untold(most=most)
+
+    def missing(self) -> list[str]:
+        """In words, channels of which the fit leaves more than noise."""
+        with jax.enable_x64(True):
+            left = self.objective.by_channel(self.result.x)
+        return what_is_missing(left, held=self.shots.control.shape[-1] > 0 and not self.shots.linear)
+
     def __getitem__(self, name: str) -> Estimate:
         found = [e for e in self.estimates if e.name == name]
         if not found:
@@ -90,7 +101,7 @@ class Fit:
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines += [f"{self.result.status}, {self.result.iterations} iterations, {self.result.seconds:.2f} s"]
         lines += [] if self.held_out is None else [repr(self.held_out)]
-        return "\n".join(lines + self.certainty.untold(most=10))
+        return "\n".join(lines + self.remarks(most=10))
 
 
 def fit(
@@ -109,6 +120,7 @@ def fit(
     offsets: Sequence[str] = (),
     gains: Sequence[str] = (),
     delays: Sequence[Literal["sensor", "actuator"]] = (),
+    drive: Drive | None = None,
     robust: Robust = "squares",
     regularise: Regularise = Regularise(),
     held_out: float | Sequence[Recording] = 0.25,
@@ -135,6 +147,8 @@ def fit(
         observe: for channels of one's own, function(model, state) that gives what is measured.
         offsets: channels with an unknown constant offset. gains: channels with an unknown scale, entry by entry.
         delays: whether "sensor" or "actuator" may be late.
+        drive: what controls do between samples, "held" or "linear"; by default commands are held, and measured torques
+            change linearly.
         robust: "huber", "soft_l1" or "cauchy": measurements far off count less than their squares, and do not make the
             noise.
         regularise: what keeps the weights of networks small.
@@ -149,6 +163,8 @@ def fit(
     _one_of("loss", loss, Loss)
     _one_of("robust", robust, Robust)
     _one_of("search", search, Method)
+    if drive is not None:
+        _one_of("drive", drive, Drive)
     if resume and save is None:
         raise ValueError("resume=True needs save=, the file that the fit was saved to")
     with jax.enable_x64(True), interrupts() as stop:
@@ -157,7 +173,7 @@ def fit(
             choose(model, free, contact),
             *(blueprint, contact, integrator or (RK4() if contact is None else SemiImplicitEuler())),
             *(loss, segment, step, dict(noise or {}), dict(observe or {}), tuple(offsets), tuple(gains), tuple(delays)),
-            *(robust, regularise, held_out, seed),
+            *(drive, robust, regularise, held_out, seed),
             Search(
                 *(solver, search, starts, workers, seed, seconds, save, resume, stop),
                 *(progress or (lambda text: None), watch or (lambda look: None)),
@@ -182,6 +198,7 @@ class _Task(NamedTuple):
     offsets: tuple[str, ...]
     gains: tuple[str, ...]
     delays: tuple[str, ...]
+    drive: Drive | None
     robust: Robust
     regularise: Regularise
     held_out: float | Sequence[Recording]
@@ -219,7 +236,8 @@ class _Task(NamedTuple):
 
     def _cut(self, recordings: Sequence[Recording], length: float | None, noise: Mapping[str, float]) -> Shots:
         latest, steady = LONGEST_DELAY if self.delays else 0.0, self.robust != "squares"
-        return make_shots(self.model, recordings, length=length, noise=noise, latest=latest, steady=steady)
+        options = {"noise": noise, "latest": latest, "steady": steady, "drive": self.drive}
+        return make_shots(self.model, recordings, length=length, **options)
 
     def _length(self, period: float) -> float | None:
         longest = self.segment or max(0.5, 25 * period)

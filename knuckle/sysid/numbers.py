@@ -13,6 +13,7 @@ import numpy as np
 from knuckle.sysid.findings import Finding
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.learned import Learned
+from knuckle.sysid.left import residual_statistics
 from knuckle.sysid.objective import Objective
 
 
@@ -21,19 +22,6 @@ def residuals_of(fit: Fit) -> dict[str, np.ndarray]:
     objective = Objective(fit.simulator, fit.shots, fixed_starts=len(fit.result.x) == fit.simulator.size)
     with jax.enable_x64(True):
         return objective.by_channel(fit.result.x)
-
-
-def residual_statistics(residuals: np.ndarray) -> dict[str, float]:
-    """Deviation in units of the noise, share within 1.96 of it, and correlation of neighbours (0: all is noise)."""
-    known = residuals[np.isfinite(residuals)]
-    first, second = residuals[:, :-1].reshape(-1), residuals[:, 1:].reshape(-1)
-    both = np.isfinite(first) & np.isfinite(second)
-    scale = float(np.mean(known**2)) if len(known) else math.nan
-    return {
-        "deviation": math.sqrt(scale) if len(known) else math.nan,
-        "within_95": float(np.mean(np.abs(known) <= 1.96)) if len(known) else math.nan,
-        "correlation": float(np.mean(first[both] * second[both]) / scale) if both.any() and scale > 0 else math.nan,
-    }
 
 
 def numbers(
@@ -63,6 +51,7 @@ def numbers(
             "horizon": held_out.horizon,
             "pieces": held_out.pieces,
         },
+        "missing": fit.missing(),
         "residuals": {key: residual_statistics(values) for key, values in residuals.items()},
         "identifiability": {
             "free_numbers": sure.labels,

@@ -202,6 +202,8 @@ def _residuals(data: Mapping[str, Any], residuals) -> str:
         "<p>Residuals over the noise that the fit found. If the model explains the data, they are normal and "
         "neighbours are not correlated; a correlation near 1 says that something is still missing.</p>"
     )
+    lacking = "".join(f"<li>{escape(line)}</li>" for line in data["missing"])
+    words += f"<ul>{lacking}</ul>" if lacking else ""
     head = ("channel", "deviation", "within 95 % band", "correlation of neighbours")
     return words + _table(head, rows, "tnnn") + _pictures(plots.residual_pictures(residuals))
 

@@ -115,9 +115,9 @@ class Simulator(NamedTuple):
         lag = self.instruments.parts(z[self.parameters.size :]).actuator_delay
         nv, n = model.nv, self.substeps
         first = State(jnp.asarray(retract(model, shot.q, start[:nv])), shot.qd + start[nv:])
-        control = _delayed(jnp.asarray(shot.control), lag / shot.period, shot.history)
+        control = _drive(shot, lag / shot.period, n)
         options = {"integrator": self.integrator, "contact": contact, "blueprint": blueprint}
-        run = rollout(model, first, jnp.repeat(control, n, axis=0), dt=shot.period / n, **options)
+        run = rollout(model, first, control, dt=shot.period / n, **options)
         after = State(run.q[n - 1 :: n], run.qd[n - 1 :: n])
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), State(first.q, first.qd), after)
 
@@ -186,15 +186,28 @@ def weights_of_entries(model: Model, key: str, weight: Float[Array, "sample entr
     return weight
 
 
-def _delayed(control: Float[Array, "drive nu"], lag, history: int) -> Float[Array, "step nu"]:
-    """Controls as they arrive, `lag` samples late; linear between samples."""
-    if history == 0:
-        return control
-    at = jnp.clip(jnp.arange(history, len(control)).astype(control.dtype) - lag, 0.0, len(control) - 1.0)
+def _drive(shot: Shots, lag, substeps: int) -> Float[Array, "step nu"]:
+    """Controls of all steps as they arrive, `lag` samples late.
+
+    Linear ones are taken in the middle of each step. Held ones that are late are linear between samples too, so that
+    the lag has a derivative.
+    """
+    control, steps = jnp.asarray(shot.control), shot.samples - 1
+    if shot.linear:
+        at = shot.history + (jnp.arange(steps * substeps).astype(control.dtype) + 0.5) / substeps
+        return _between(control, at - lag)
+    if shot.history:
+        at = jnp.arange(shot.history, shot.history + steps).astype(control.dtype)
+        return jnp.repeat(_between(control, at - lag), substeps, axis=0)
+    return jnp.repeat(control[:-1], substeps, axis=0)
+
+
+def _between(control: Float[Array, "drive nu"], at: Float[Array, " step"]) -> Float[Array, "step nu"]:
+    """Controls at places between samples; held at the ends."""
+    at = jnp.clip(at, 0.0, len(control) - 1.0)
     below = jnp.floor(at).astype(int)
     share = (at - below.astype(at.dtype))[:, None]
-    above = jnp.minimum(below + 1, len(control) - 1)
-    return (1 - share) * control[below] + share * control[above]
+    return (1 - share) * control[below] + share * control[jnp.minimum(below + 1, len(control) - 1)]
 
 
 def _late(model: Model, states: State, lag) -> State:

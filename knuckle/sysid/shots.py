@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from knuckle.sysid.split import resample, segments
 Leaf = Array | np.ndarray
 UNEVEN = 1e-3  # share of a period that stamps may be off before a recording is brought to even times
 STEADY = 11  # samples that a start is estimated from where there may be outliers
+Drive = Literal["held", "linear"]
 DRIVES = ("control", "tau")  # channels that drive a simulation rather than being compared with it
 
 
@@ -28,7 +30,7 @@ class Shots(eqx.Module):
     q: Float[Leaf, "shot nq"]  # where a piece is taken to start; the fit moves it
     qd: Float[Leaf, "shot nv"]
     known: Float[Leaf, "shot 2nv"]  # deviation of these starts from the truth, as far as the data tell
-    control: Float[Leaf, "shot drive nu"]  # held over each sample, with `history` samples from before the start
+    control: Float[Leaf, "shot drive nu"]  # at the samples, with `history` samples from before the start
     measured: dict[str, Float[Leaf, "shot sample entry"]]
     weight: dict[str, Float[Leaf, "shot sample entry"]]  # 1 over the noise, 0 where nothing was measured
     next_q: Float[Leaf, "shot nq"]  # where the piece that follows starts
@@ -37,6 +39,7 @@ class Shots(eqx.Module):
     period: float = eqx.field(static=True)  # between samples [s]
     history: int = eqx.field(static=True)  # samples that something may come late
     samples: int = eqx.field(static=True)
+    linear: bool = eqx.field(static=True)  # controls change linearly from sample to sample; else each is held
 
     @property
     def count(self) -> int:
@@ -52,10 +55,12 @@ def make_shots(
     latest: float = 0.0,
     compared: Sequence[str] | None = None,
     steady: bool = False,
+    drive: Drive | None = None,
 ) -> Shots:
     """Pieces of at most `length` seconds (None: whole recordings), with drives from `latest` seconds before on.
 
     steady: starts are estimated such that outliers among the first samples do not matter.
+    drive: what controls do between samples; by default commands are held, and measured torques change linearly.
     """
     period = float(np.median([r.period for r in recordings]))
     even = [_evenly(r, period) for r in recordings]
@@ -70,7 +75,8 @@ def make_shots(
         for k, piece in enumerate(run)
     ]
     stacked = jax.tree.map(lambda *parts: np.stack(parts), *rows)
-    return Shots(**stacked, period=period, history=history, samples=samples)
+    linear = drive == "linear" or (drive is None and all(_drive_channel(r) == "tau" for r in even))
+    return Shots(**stacked, period=period, history=history, samples=samples, linear=linear)
 
 
 def _evenly(recording: Recording, period: float) -> Recording:
@@ -119,16 +125,20 @@ def _row(model, whole: Recording, piece: Recording, k: int, run, samples: int, h
 
 def _drive(model: Model, whole: Recording, first: int, samples: int, history: int) -> np.ndarray:
     """Controls from `history` samples before the first on; held at the ends of the recording."""
-    key = next((key for key in DRIVES if key in whole.channels), None)
+    key = _drive_channel(whole)
     if key is None or model.nu == 0:
-        return np.zeros((history + samples - 1, model.nu))
+        return np.zeros((history + samples, model.nu))
     values = whole[key].values
     if values.shape[1] != model.nu:
         raise ValueError(
             f"recording {whole.name!r}: {key} has {values.shape[1]} entries, the model {model.nu} actuators"
         )
-    at = np.clip(np.arange(first - history, first + samples - 1), 0, len(values) - 1)
+    at = np.clip(np.arange(first - history, first + samples), 0, len(values) - 1)
     return values[at]
+
+
+def _drive_channel(recording: Recording) -> str | None:
+    return next((key for key in DRIVES if key in recording.channels), None)
 
 
 def measured_start(model: Model, piece: Recording, noise: Mapping[str, float]):
