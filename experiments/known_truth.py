@@ -5,8 +5,7 @@ In each run the truth is drawn anew (masses, moments and damping within 20 % of 
 below a tenth of what was known before): how far they are from the truth, and how often their 95 % intervals hold it.
 Of arm and cartpole, whose links cannot all be told apart, the quantities are base parameters: the combinations of
 masses and moments that forces depend on. An error is relative to the true value, or to a tenth of what was known
-before where that is more. Logs and fits use the same integrator where there is contact, else one without an error to
-speak of.
+before where that is more.
 Run: python experiments/known_truth.py [--quick] [--runs N] [MECHANISM...]. Writes table and numbers to
 experiments/results (with --quick nothing).
 """
@@ -27,8 +26,6 @@ import numpy as np
 
 import knuckle as kn
 from knuckle import native, robots, sysid
-from knuckle.contact import Compliant
-from knuckle.model.joints import retract
 
 RESULTS = Path(__file__).parent / "results"
 PERIOD = 0.01  # [s]
@@ -52,7 +49,6 @@ class Mechanism:
     drive: Callable[[np.random.Generator, int], np.ndarray]  # references or controls over samples
     start: Callable[[np.random.Generator], np.ndarray]
     tracked: bool = False  # the drive is a path, which motors follow by torques
-    contact: Compliant | None = None
     options: dict = field(default_factory=dict)
 
 
@@ -87,19 +83,6 @@ def arm() -> Mechanism:
     )  # fmt: skip
 
 
-def quadruped() -> Mechanism:
-    model = robots.load("quadruped")
-    quantities, names = masses_and_damping(model, skip=6)
-    stance = model.keyframes["standing"]
-    wave = waves(np.full(12, 0.25))
-    return Mechanism(
-        "quadruped", "standing on its feet, servos move it; masses and damping of the joints free", model,
-        ["*.mass", "*_roll.damping", "*_pitch.damping", "*_knee.damping"], 5e-4, 2, 2.0, quantities, names,
-        lambda rng, n: stance[7:] + wave(rng, n), lambda rng: stance, contact=Compliant(),
-        options={"segment": 1.0},
-    )  # fmt: skip
-
-
 def waves(size: np.ndarray) -> Callable[[np.random.Generator, int], np.ndarray]:
     """Paths that begin at rest: sums of sines with random phases, of so many radians."""
 
@@ -116,10 +99,10 @@ def waves(size: np.ndarray) -> Callable[[np.random.Generator, int], np.ndarray]:
     return path
 
 
-def masses_and_damping(model: kn.Model, skip: int = 0):
-    """Masses, and damping of all degrees of freedom but the first few, by functions of the model; and their names."""
-    names = [f"{link}.mass" for link in model.link_names] + [f"{j}.damping" for j in model.joint_names[skip > 0 :]]
-    return lambda m: jnp.concatenate([jnp.asarray(m.inertia.mass), jnp.asarray(m.damping)[skip:]]), tuple(names)
+def masses_and_damping(model: kn.Model):
+    """Masses and damping by functions of the model; and their names."""
+    names = [f"{link}.mass" for link in model.link_names] + [f"{joint}.damping" for joint in model.joint_names]
+    return lambda m: jnp.concatenate([jnp.asarray(m.inertia.mass), jnp.asarray(m.damping)]), tuple(names)
 
 
 def base_and_damping(model: kn.Model):
@@ -132,7 +115,7 @@ def base_and_damping(model: kn.Model):
 def drawn(mechanism: Mechanism, rng: np.random.Generator) -> kn.Model:
     """A truth near the description."""
     model, free = mechanism.model, " ".join(mechanism.free)
-    body, damped = model.inertia, np.arange(model.nv) >= (6 if mechanism.contact else 0)
+    body = model.inertia
 
     def near(value):
         return np.asarray(value) * rng.uniform(1 - WIDTH, 1 + WIDTH, size=np.shape(value))
@@ -143,7 +126,7 @@ def drawn(mechanism: Mechanism, rng: np.random.Generator) -> kn.Model:
         near(body.mass),
         com,
         np.asarray(body.moment) * factor,
-        near(np.where(damped, np.maximum(model.damping, 0.02), 0.0)),
+        near(np.maximum(model.damping, 0.02)),
     )
     return eqx.tree_at(lambda m: (m.inertia.mass, m.inertia.com, m.inertia.moment, m.damping), model, changed)
 
@@ -158,9 +141,8 @@ class Log:
     def _move(self, truth, q, drive):
         """States and controls at the samples; controls are held in between."""
         m = self.mechanism
-        fine = 4 if m.contact is None else 10
-        options = {"dt": PERIOD / fine, "steps": fine, "contact": m.contact}
-        options["integrator"] = kn.RK4() if m.contact is None else kn.SemiImplicitEuler()
+        fine = 4
+        options = {"dt": PERIOD / fine, "steps": fine, "integrator": kn.RK4()}
 
         def sample(state, target):
             u = self._torque(state, target) if m.tracked else target
@@ -181,18 +163,12 @@ class Log:
         for number in range(m.runs):
             n = round(m.seconds / PERIOD)
             q, u = (np.asarray(a) for a in self.move(truth, m.start(rng), m.drive(rng, n)))
-            noisy = measured(m.model, q, m.noise, rng)
+            noisy = q + m.noise * rng.normal(size=q.shape)
             control = u if m.model.nu else None
             found.append(
                 sysid.Recording.of(m.model, PERIOD * np.arange(n), q=noisy, control=control, name=f"run {number}")
             )
         return found
-
-
-def measured(model: kn.Model, q: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
-    """Coordinates with noise, on the manifold where there are quaternions."""
-    off = noise * rng.normal(size=(len(q), model.nv))
-    return np.asarray(jax.vmap(lambda q, off: jnp.asarray(retract(model, q, off)))(q, off))
 
 
 def study(mechanism: Mechanism, runs: int) -> dict:
@@ -204,8 +180,7 @@ def study(mechanism: Mechanism, runs: int) -> dict:
         truth = drawn(mechanism, rng)
         recordings = log(truth, rng)
         if fit is None:
-            options = {"contact": mechanism.contact, "held_out": 0, **mechanism.options}
-            fit = sysid.fit(mechanism.model, recordings, mechanism.free, **options)
+            fit = sysid.fit(mechanism.model, recordings, mechanism.free, held_out=0, **mechanism.options)
             before = prior_deviations(fit, mechanism)
         else:
             fit = fit.again(recordings)
@@ -300,7 +275,7 @@ def table(studies: Sequence[dict], words: Sequence[str]) -> str:
     return "\n".join([*lines, "## double pendulum with all inertia free", "", *(f"- {line}" for line in words)])
 
 
-MECHANISMS = {"double_pendulum": double_pendulum, "cartpole": cartpole, "arm": arm, "quadruped": quadruped}
+MECHANISMS = {"double_pendulum": double_pendulum, "cartpole": cartpole, "arm": arm}
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict]:
