@@ -18,6 +18,7 @@ from knuckle.sysid.draft import Draft
 from knuckle.sysid.findings import Report
 
 UNEXPLAINED = 0.1  # share of the torques' variance that the motion may leave unexplained
+AGREED = 0.3  # share of an offset by which what smoothings of different width say of it may differ
 PLENTY = 15  # samples per column of the regression
 MOST_OFFSET = 0.1  # [s]
 WINDOWS = (0.06, 0.12, 0.24)  # over which motion and forces are smoothed [s]: noisy logs need long ones
@@ -90,13 +91,15 @@ def _offset(draft: Draft, channel: str) -> Offset | None:
     dt, signals = spaced
     lags = np.arange(-_most(dt, len(signals[0])), _most(dt, len(signals[0])) + 1)
     curves = [_unexplained(draft.model, joints, dofs, np.array(signals), dt, window, lags) for window in WINDOWS]
-    rest = min((curve for curve in curves if curve is not None), key=np.min, default=None)
-    if rest is None:
+    explaining = [curve for curve in curves if curve is not None and curve.min() < UNEXPLAINED]
+    if not explaining:
         return None
+    rest = min(explaining, key=np.min)
+    found = lags[[int(np.argmin(curve)) for curve in explaining]]
     best, middle = int(np.argmin(rest)), len(lags) // 2
     share = rest[best] / max(rest[middle], 1e-300)
-    inside = 0 < best < len(lags) - 1
-    if not (inside and abs(lags[best]) > LATE and share < BETTER and rest[best] < UNEXPLAINED):
+    inside, agreed = 0 < best < len(lags) - 1, np.ptp(found) <= max(2.0, AGREED * abs(lags[best]))
+    if not (inside and agreed and abs(lags[best]) > LATE and share < BETTER):
         return None
     return Offset(float(lags[best] * dt), float(lags[best]), float(share))
 

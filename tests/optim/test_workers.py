@@ -97,6 +97,7 @@ def after(progress):
         print("round", progress.best, flush=True)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
     found = basin_hopping(Slow(0.02), [8.0, -8.0], searches=8000, workers=2, progress=after)
     print(found.status, found.iterations, found.value, flush=True)
 """
