@@ -12,7 +12,7 @@ check = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(check)
 
 
-@pytest.mark.parametrize("name", ["sphere, Impulse", "sphere, Compliant"])
+@pytest.mark.parametrize("name", ["sphere, Impulse", "sphere, Compliant", "box on a plane, Impulse"])
 def test_derivatives_are_right_away_from_changes_of_mode_and_never_nan(name):
     findings, _ = check.examine(name, 120, seed=1)
     assert not [f for f in findings if check.missed(f)]

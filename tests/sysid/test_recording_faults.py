@@ -253,7 +253,7 @@ def test_late_torques_are_reported_with_their_offset(samples: int, tmp_path: Pat
     assert ("after" if samples > 0 else "before") in finding.detail
 
 
-@pytest.mark.parametrize("samples", [0, 3])
+@pytest.mark.parametrize("samples", [0, 3, -8])
 def test_late_torques_of_an_arm_of_other_masses_are_reported_with_their_offset(samples: int, tmp_path: Path):
     t, q, qd = swing(12.0, joints=7)
     rng = np.random.default_rng(1)
