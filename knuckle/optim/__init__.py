@@ -3,7 +3,9 @@
 from knuckle.optim.adam import Adam
 from knuckle.optim.basin_hopping import basin_hopping
 from knuckle.optim.distributed import Ray
-from knuckle.optim.local import LBFGSB, LevenbergMarquardt, LocalSolver
+from knuckle.optim.lbfgsb import LBFGSB
+from knuckle.optim.levenberg_marquardt import LevenbergMarquardt
+from knuckle.optim.local import LocalSolver
 from knuckle.optim.population import population_search
 from knuckle.optim.problem import LeastSquares, Problem, Smooth, Stochastic
 from knuckle.optim.result import Result, Searches, Status

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from knuckle.optim.checkpoint import State
-from knuckle.optim.local import LevenbergMarquardt, LocalSolver
+from knuckle.optim.levenberg_marquardt import LevenbergMarquardt
+from knuckle.optim.local import LocalSolver
 from knuckle.optim.problem import Build, Problem, Vector, built
 from knuckle.optim.result import Result
 from knuckle.optim.rounds import Found, Limits, best, light, search

@@ -9,7 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from knuckle.optim.chain import Chain
+from knuckle.optim.normal import Jacobian, transposed
+
 Vector: TypeAlias = np.ndarray
+MANY = 24  # parameters from which on a Jacobian costs much more than residuals
 Function: TypeAlias = Callable[[Vector], tuple[np.ndarray, np.ndarray]]
 
 
@@ -108,12 +112,29 @@ class Problem(ABC):
 
 
 class LeastSquares(Problem):
-    """Half the sum of squares of residuals; `function(x)` returns residuals (m,) and their Jacobian (m, size)."""
+    """Half the sum of squares of residuals; `function(x)` returns residuals (m,) and their Jacobian (m, size).
 
-    function: Function
+    The Jacobian is an array or a `Chain`. `look(x)` returns residuals alone, where that is much cheaper.
+    """
 
-    def residuals_and_jacobian(self, x: Vector) -> tuple[np.ndarray, np.ndarray]:
-        residuals, jacobian = (np.asarray(part, dtype=np.float64) for part in self.function(x))
+    function: Callable[[Vector], tuple[np.ndarray, Jacobian]]
+
+    def __init__(self, function: Callable, size: int, *, look: Callable[[Vector], np.ndarray] | None = None, **bounds):
+        super().__init__(function, size, **bounds)
+        self.look = look
+
+    @property
+    def looks_are_cheap(self) -> bool:
+        return self.look is not None and self.size >= MANY
+
+    def residuals(self, x: Vector) -> np.ndarray:
+        return self.residuals_and_jacobian(x)[0] if self.look is None else np.asarray(self.look(x), dtype=np.float64)
+
+    def residuals_and_jacobian(self, x: Vector) -> tuple[np.ndarray, Jacobian]:
+        residuals, jacobian = self.function(x)
+        residuals = np.asarray(residuals, dtype=np.float64)
+        if not isinstance(jacobian, Chain):
+            jacobian = np.asarray(jacobian, dtype=np.float64)
         if jacobian.shape != (len(residuals), self.size):
             raise ValueError(
                 f"the Jacobian of {len(residuals)} residuals by {self.size} parameters ({', '.join(self.names)}) must "
@@ -123,7 +144,7 @@ class LeastSquares(Problem):
 
     def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         residuals, jacobian = self.residuals_and_jacobian(x)
-        return 0.5 * float(residuals @ residuals), residuals @ jacobian
+        return 0.5 * float(residuals @ residuals), transposed(jacobian, residuals)
 
 
 class Smooth(Problem):

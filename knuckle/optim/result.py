@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from knuckle.optim.normal import Jacobian
+
 
 class Status(StrEnum):
     """Why a solver ended. Every one comes with the best point found so far."""
@@ -51,7 +53,7 @@ class Result:
     value: float  # of a least-squares problem: half the sum of (robust) squares
     gradient: np.ndarray
     residuals: np.ndarray | None = None  # least squares only, at x
-    jacobian: np.ndarray | None = None  # of the residuals, at x
+    jacobian: Jacobian | None = None  # of the residuals, at x
     iterations: int = 0  # trial steps of a local solver, rounds of a global one
     evaluations: int = 0
     seconds: float = 0.0

@@ -33,22 +33,13 @@ def noise_left(objective: Objective, x: np.ndarray) -> dict[str, float]:
         middles = {key: np.median(np.abs(part)) if part.size else 0.0 for key, part in parts.items()}
         return {key: max(float(middle) / DEVIATION_OF_MEDIAN, 1e-6) for key, middle in middles.items()}
     shots, found, at = objective.shots, {}, 0
-    leverage = _leverage(objective, x)
+    leverage = objective(x)[1].leverage()
     for key, part in parts.items():
         width = objective.entries(key) * shots.samples
         taken = leverage[:, at : at + width].sum()
         at += width
         found[key] = max(float(np.sqrt(np.sum(part**2) / max(part.size - taken, 1.0))), 1e-6)
     return found
-
-
-def _leverage(objective: Objective, x: np.ndarray) -> np.ndarray:
-    """Diagonal of the hat matrix J (J^T J)^-1 J^T over the data, one row for each piece."""
-    _, J = objective(x)
-    basis, _ = np.linalg.qr(J)
-    count = objective.shots.count
-    rows = sum(objective.entries(key) * objective.shots.samples for key in objective.shots.weight)
-    return np.sum(basis[: count * rows] ** 2, axis=1).reshape(count, rows)
 
 
 def reweighed(shots: Shots, factors: Mapping[str, float]) -> Shots:
@@ -65,5 +56,4 @@ def log_evidence(objective: Objective, x: np.ndarray) -> float:
     """
     r, J = objective(x)
     ties = 2 * objective.nv * np.count_nonzero(np.asarray(objective.shots.joined))
-    _, volume = np.linalg.slogdet(J.T @ J)
-    return float(-0.5 * r @ r + ties * np.log(objective.continuity) - 0.5 * volume)
+    return float(-0.5 * r @ r + ties * np.log(objective.continuity) - 0.5 * J.normal().log_determinant())

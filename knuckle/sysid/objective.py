@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 from knuckle.native import jacfwd, jit
 from knuckle.neural.sparsity import lasso_residuals
 from knuckle.optim import LeastSquares, LevenbergMarquardt, Smooth
+from knuckle.optim.chain import Chain
 from knuckle.optim.robust import TUNED, Loss, as_squares, rho
 from knuckle.sysid.entries import POSE_PREFIX
 from knuckle.sysid.shooting import Simulator, weights_of_entries
@@ -73,7 +75,7 @@ class Objective:
         lower, upper = self._bounds()
         names = (*self.labels, *(f"start {k}" for k in range(self.start_size)))
         bounds = {"lower": lower, "upper": upper, "names": names, "reach": self._reach(lower, upper)}
-        made = FitProblem(self, self.size + self.start_size, **bounds)
+        made = FitProblem(self, self.size + self.start_size, look=self.look, **bounds)
         made.objective = self
         return made
 
@@ -91,7 +93,7 @@ class Objective:
 
         def function(starts: np.ndarray):
             r, J = self(np.concatenate([x[: self.size], starts]))
-            return r, J[:, self.size :]
+            return r, J.of_own()
 
         solver = LevenbergMarquardt(max_iterations=iterations)
         found = solver(LeastSquares(function, self.start_size), x[self.size :])
@@ -138,10 +140,14 @@ class Objective:
             return np.zeros((self.shots.count, 2 * self.nv))
         return x[self.size :].reshape(self.shots.count, 2 * self.nv) * np.asarray(self.shots.known)
 
-    def __call__(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        z, starts = x[: self.size], self.starts(x)
-        y, by_z, by_start = (np.asarray(a) for a in self._native(z, starts, self.shots))
-        return self._assembled(x, y, by_z, by_start)
+    def __call__(self, x: np.ndarray) -> tuple[np.ndarray, Chain]:
+        """Residuals and their Jacobian."""
+        y, by_z, by_start = (np.asarray(a) for a in self._native(x[: self.size], self.starts(x), self.shots))
+        return self._residuals(x, y), self._jacobian(x, y, by_z, by_start)
+
+    def look(self, x: np.ndarray) -> np.ndarray:
+        """Residuals alone."""
+        return self._residuals(x, np.asarray(self._values(x[: self.size], self.starts(x), self.shots)))
 
     def piece(self, z, start, shot: Shots):
         """Residuals of one piece, and its end beside the start of the next."""
@@ -215,46 +221,52 @@ class Objective:
         weigh = jax.vmap(lambda w: weights_of_entries(self.simulator.model, key, w))
         return np.asarray(weigh(jnp.asarray(self.shots.weight[key])))
 
-    def _assembled(self, x, y, by_z, by_start) -> tuple[np.ndarray, np.ndarray]:
-        count, ends, nz = self.shots.count, 2 * self.nv, self.size
-        rows = y.shape[1] - ends
-        lassos, data = self._lasso_size, count * rows
-        total = data + count * ends + lassos + nz + self.start_size
-        r, J = np.zeros(total), np.zeros((total, len(x)))
-        known = np.asarray(self.shots.known)
-        r[:data], J[:data, :nz] = y[:, :rows].reshape(-1), by_z[:, :rows].reshape(data, nz)
-        tie = self._tie_weight()
-        joined = np.asarray(self.shots.joined)
-        starts = self.starts(x)
-        for k in range(count):
-            own = slice(nz + k * ends, nz + (k + 1) * ends)
-            following = slice(own.stop, own.stop + ends)
-            if not self.fixed_starts:
-                J[k * rows : (k + 1) * rows, own] = by_start[k, :rows] * known[k]
-            at = slice(data + k * ends, data + (k + 1) * ends)
-            if joined[k] and not self.fixed_starts:
-                r[at] = tie * (y[k, rows:] - starts[k + 1])
-                J[at, :nz] = tie[:, None] * by_z[k, rows:]
-                J[at, own] = tie[:, None] * by_start[k, rows:] * known[k]
-                J[at, following] = -np.diag(tie * known[k + 1])
+    def _residuals(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Data of all pieces, their ties, lassos, and what is known beforehand of free numbers and of starts."""
+        ends = 2 * self.nv
+        data, parts = y[:, :-ends].reshape(-1), []
         if self.robust != "squares":
-            r[:data], slope = as_squares(self.robust, self.tolerance, r[:data])
-            J[:data] *= slope[:, None]
-        at = data + count * ends
-        if lassos:
-            weights = slice(self.simulator.physical, nz)
-            r[at : at + lassos], J[at : at + lassos, weights] = map(np.asarray, self._shrunk(x[weights]))
-        at += lassos
-        prior = 1 / self.prior
-        r[at : at + nz], J[at : at + nz, :nz] = prior * x[:nz], np.diag(prior)
-        r[at + nz :], J[at + nz :, nz:] = x[nz:], np.eye(self.start_size)
-        return r, J
+            data, _ = as_squares(self.robust, self.tolerance, data)
+        if not self.fixed_starts:
+            starts = self.starts(x)
+            apart = (y[:, -ends:] - np.roll(starts, -1, axis=0)) * np.asarray(self.shots.joined)[:, None]
+            parts.append((apart * self._tie_weight()).reshape(-1))
+        if self._lasso_size:
+            parts.append(np.asarray(self._shrunk(x[self.simulator.physical : self.size])[0]))
+        return np.concatenate([data, *parts, x[: self.size] / self.prior, x[self.size :]])
+
+    def _jacobian(self, x: np.ndarray, y: np.ndarray, by_z: np.ndarray, by_start: np.ndarray) -> Chain:
+        """Of those by free numbers and starts."""
+        ends, known = 2 * self.nv, np.asarray(self.shots.known)
+        joined = np.asarray(self.shots.joined)[:, None] * self._tie_weight()
+        if self.fixed_starts:
+            own, joined, known = np.zeros((*y.shape, 0)), joined[:, :0], known[:, :0]
+        else:
+            own = by_start * known[:, None, :]
+        data = slice(0, y.shape[1] - ends)
+        slope = 1.0
+        if self.robust != "squares":
+            slope = as_squares(self.robust, self.tolerance, y[:, data])[1][..., None]
+        ties = slice(data.stop, data.stop + joined.shape[1])
+        following = -joined * np.roll(known, -1, axis=0)
+        tied = joined[..., None]
+        return Chain(
+            *(slope * by_z[:, data], slope * own[:, data], tied * by_z[:, ties], tied * own[:, ties]),
+            *(following, self._alone(x)),
+        )
+
+    def _alone(self, x: np.ndarray) -> np.ndarray:
+        """Rows that depend on free numbers only: lassos, and what is known beforehand."""
+        weights, lassos = slice(self.simulator.physical, self.size), np.zeros((self._lasso_size, self.size))
+        if self._lasso_size:
+            lassos[:, weights] = np.asarray(self._shrunk(x[weights])[1])
+        return np.concatenate([lassos, np.diag(1 / self.prior)])
 
     def _tie_weight(self) -> np.ndarray:
         """How strongly a piece must end where the next one starts: as well as starts are known, times `continuity`."""
         return self.continuity * 10 / np.median(np.asarray(self.shots.known), axis=0)
 
-    def sensitivity(self, x: np.ndarray) -> np.ndarray:
+    def sensitivity(self, x: np.ndarray) -> Chain:
         """The Jacobian with data rows as a covariance wants them: of residuals of deviation 1.
 
         A robust loss takes information from data: rows count mean(psi') / sqrt(mean(psi^2)), psi the slope of the loss
@@ -263,13 +275,12 @@ class Objective:
         _, jacobian = self(x)
         if self.robust == "squares":
             return jacobian
-        r = self.values(x).reshape(-1)
-        _, slope = as_squares(self.robust, self.tolerance, r)
+        _, slope = as_squares(self.robust, self.tolerance, self.values(x))
         seen = np.concatenate([part[np.isfinite(part)] for part in self.by_channel(x).values()])
         psi = jax.grad(lambda r: 0.5 * self.tolerance**2 * rho(self.robust, (r / self.tolerance) ** 2, jnp)[0])
         kept = jnp.mean(jax.vmap(jax.grad(psi))(seen)) / jnp.sqrt(jnp.mean(jax.vmap(psi)(seen) ** 2))
-        jacobian[: len(r)] *= (float(kept) / np.maximum(slope, 1e-12))[:, None]
-        return jacobian
+        back = (float(kept) / np.maximum(slope, 1e-12))[..., None]
+        return replace(jacobian, by_shared=back * jacobian.by_shared, by_own=back * jacobian.by_own)
 
 
 class FitProblem(LeastSquares):

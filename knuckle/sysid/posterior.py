@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from knuckle.model.model import Model
+from knuckle.optim.chain_normal import Reduced
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.stein import stein
@@ -91,26 +91,18 @@ class _Profiled:
         last = self._solved(x)
         self.last = [last] * particles  # for each: where it was, and the best starts by free numbers from there
 
-    def _solved(self, x: np.ndarray):
-        """Slope with the starts solved for, and the best starts as a linear function of the free numbers."""
+    def _solved(self, x: np.ndarray) -> tuple[np.ndarray, Reduced]:
+        """The point, and the objective around it with the starts at their best."""
         r, J = self.objective(x)
-        by_z, by_start = J[:, : self.size], J[:, self.size :]
-        if not by_start.shape[1]:
-            return x, -(by_z.T @ r), np.zeros(0), np.zeros((0, self.size))
-        solved = cho_solve(cho_factor(by_start.T @ by_start), by_start.T @ np.column_stack([r, by_z]))
-        left = r - by_start @ solved[:, 0]
-        return x, -(by_z.T @ left), solved[:, 0], solved[:, 1:]
+        reduced = J.normal().reduced(J.transposed(r))
+        assert reduced is not None  # each start has a prior
+        return x, reduced
 
     def hessian(self) -> np.ndarray:
-        _, J = self.objective(self.x)
-        by_z, by_start = J[:, : self.size], J[:, self.size :]
-        if by_start.shape[1]:
-            basis, _ = np.linalg.qr(by_start)
-            by_z = by_z - basis @ (basis.T @ by_z)
-        return by_z.T @ by_z
+        return self._solved(self.x)[1].matrix
 
     def __call__(self, k: int, z: np.ndarray) -> np.ndarray:
-        x, _, off, by_z = self.last[k]
-        starts = x[self.size :] - off - by_z @ (z - x[: self.size])
+        x, best = self.last[k]
+        starts = x[self.size :] + best.own + best.own_by_shared @ (z - x[: self.size])
         self.last[k] = self._solved(np.concatenate([z, starts]))
-        return self.last[k][1]
+        return -self.last[k][1].slope

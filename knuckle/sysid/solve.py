@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from knuckle.optim import LBFGSB, LevenbergMarquardt, LocalSolver, Progress, Result, Status
+from knuckle.optim import LBFGSB, LeastSquares, LevenbergMarquardt, LocalSolver, Progress, Result, Status
 from knuckle.optim.robust import TUNED
 from knuckle.optim.workers import WorkerPlan
 from knuckle.sysid.global_search import Method, searched
@@ -24,6 +24,7 @@ SETTLED = 0.05  # relative change of the noise at which it counts as known
 MOST_ROUNDS = 4  # in which the noise is found
 FIRMER, FIRMEST = 10.0, 1e3  # steps of the ties' weight, and its end
 MOST_FIRMER = 50  # steps of a search with firmer ties; one that takes more has come to a worse place
+ROUGH = 20.0  # tolerance of a search that another follows
 NOTHING = 0.05  # of the logarithm of a probability
 STOPPED = (Status.INTERRUPTED, Status.TIME_LIMIT)
 
@@ -97,8 +98,9 @@ class _Solve:
             if not self.searched:
                 self._globally()
             if self.last is None or self.last.status not in STOPPED:
-                self._until_noise_is_known()
-                self._firm_ties()
+                self._until_noise_is_known(rough=self._tied)
+                if self._tied:
+                    self._firm_ties()
         except KeyboardInterrupt:
             if self.last is None:
                 raise
@@ -112,10 +114,11 @@ class _Solve:
             self.last = replace(self.last, searches=self.found.searches, failures=self.found.failures)
         return self.last, self.noise
 
-    def _until_noise_is_known(self) -> None:
+    def _until_noise_is_known(self, rough: bool = False) -> None:
+        """Rounds until what is left is what was taken as noise; rough ones do not go to the end."""
         rounds = 0
         while rounds < MOST_ROUNDS:
-            self.last = self._locally()
+            self.last = self._locally(rough=rough)
             self.x = self.last.x
             if self.last.status in STOPPED:
                 self._reweigh()
@@ -126,6 +129,11 @@ class _Solve:
             rounds += 1
             if all(abs(factor - 1) < SETTLED for factor in self._reweigh().values()):
                 return
+
+    @property
+    def _tied(self) -> bool:
+        """Whether some pieces follow each other."""
+        return not self.objective.fixed_starts and bool(np.any(np.asarray(self.objective.shots.joined)))
 
     def _reweigh(self) -> dict[str, float]:
         """Take what is left as the noise; factors on what it was."""
@@ -141,8 +149,7 @@ class _Solve:
         A model that holds from piece to piece is sure of more than one that must begin anew in each.
         """
         objective = self.objective
-        if self.last is None or objective.fixed_starts or not np.any(np.asarray(objective.shots.joined)):
-            return
+        assert self.last is not None
         best = log_evidence(objective, self.x)
         while objective.continuity * FIRMER <= FIRMEST and self.last.status not in STOPPED:
             objective.continuity *= FIRMER
@@ -182,17 +189,28 @@ class _Solve:
         self.saved.write(self.x, self.noise, self.searched, now=True)
         self.search.progress(f"{self.found.status}, half the sum of squares {self.found.value:.6g}")
 
-    def _locally(self, most: int | None = None) -> Result:
+    def _locally(self, most: int | None = None, rough: bool = False) -> Result:
         solver = self.solver
         if most is not None and isinstance(solver, LevenbergMarquardt):
             solver = replace(solver, max_iterations=min(most, solver.max_iterations))
+        if rough and self.search.solver is None and isinstance(solver, LevenbergMarquardt):
+            solver = replace(solver, value_tolerance=ROUGH * solver.value_tolerance)
         problem = self.objective.problem() if self.by_residuals else self.objective.smooth()
         problem.function = self._watched(problem.function)
+        if isinstance(problem, LeastSquares) and problem.look is not None:
+            problem.look = self._interruptible(problem.look)
         result = solver(problem, self.x, seconds=self.left)
         self.iterations += result.iterations
         text = f"{result.status} after {result.iterations} iterations, half the sum of squares {result.value:.6g}"
         self.search.progress(text)
         return result
+
+    def _interruptible(self, look: Callable) -> Callable:
+        def looked(x):
+            self.search.stop.end_if_asked()
+            return look(x)
+
+        return looked
 
     def _watched(self, function: Callable) -> Callable:
         """The same function, which tells what it gives, keeps the best on disk, and ends where Ctrl-C has asked."""

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg import qr
 from scipy.stats import norm
 
+from knuckle.optim.chain import Chain
 from knuckle.sysid.families import Kind
 from knuckle.sysid.parameters import Parameter, Parameters
 
@@ -103,18 +104,20 @@ def _in_words(row: np.ndarray, labels: tuple[str, ...]) -> str:
     return f"a change of {together} together is not seen in the data"
 
 
-def certainty(jacobian: np.ndarray, size: int, prior: np.ndarray, labels: tuple[str, ...]) -> Certainty:
-    """From the Jacobian of all residuals (each of deviation 1), whose first `size` columns are the free numbers."""
-    data, starts = jacobian[:, :size].copy(), jacobian[:, size:]
-    at = np.arange(len(jacobian) - jacobian.shape[1], len(jacobian) - jacobian.shape[1] + size)
-    data[at] = 0.0  # what was known before
-    if starts.shape[1]:
-        basis, _ = np.linalg.qr(starts)
-        data = data - basis @ (basis.T @ data)
-    _, values, directions = np.linalg.svd(data * prior, full_matrices=False)
-    information = (data * prior).T @ (data * prior) + np.eye(size)
-    covariance = np.linalg.inv(information) * np.outer(prior, prior)
-    effects = np.linalg.norm(jacobian[: len(jacobian) - jacobian.shape[1], :size] * prior, axis=0)
+def certainty(jacobian: Chain, size: int, prior: np.ndarray, labels: tuple[str, ...]) -> Certainty:
+    """From the Jacobian of all residuals (each of deviation 1), whose first `size` columns are the free numbers.
+
+    Its last rows of shared numbers are what was known before of each. Starts and weights of networks are eliminated.
+    """
+    shared = jacobian.sizes[-1]
+    others = jacobian.alone.copy()
+    others[len(others) - shared :][:size] = 0.0
+    rows = np.concatenate([jacobian.root(), others])
+    weights = shared - size
+    data = np.asarray(np.linalg.qr(np.roll(rows, weights, axis=1), mode="r"))[weights:, weights:] * prior
+    _, values, directions = np.linalg.svd(data)
+    covariance = np.linalg.inv(data.T @ data + np.eye(size)) * np.outer(prior, prior)
+    effects = np.linalg.norm(jacobian.by_shared.reshape(-1, shared)[:, :size] * prior, axis=0)
     return Certainty(covariance, values, directions, effects, labels)
 
 

@@ -105,7 +105,9 @@ def test_jacobian_and_gradient_are_those_of_the_residuals(free, options):
     np.testing.assert_allclose((above - below) / 2, J @ step, atol=1e-6 * np.abs(J @ step).max())
     value, gradient = made.smooth().value_and_gradient(x)
     assert value == pytest.approx(0.5 * r @ r, rel=1e-10)
-    np.testing.assert_allclose(gradient, J.T @ r, rtol=1e-7, atol=1e-7 * np.abs(J.T @ r).max())
+    slope = J.transposed(r)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-7, atol=1e-7 * np.abs(slope).max())
+    np.testing.assert_allclose(made.look(x), r, rtol=1e-12, atol=1e-12)
 
 
 @pytest.fixture(scope="module")

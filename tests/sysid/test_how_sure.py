@@ -63,7 +63,8 @@ def test_no_sample_counts_twice_and_what_the_fit_took_up_is_no_noise(gentle):
     joined = np.asarray(gentle.shots.joined)
     assert np.all(weight[0, 0] > 0) and np.all(weight[1:, 0] == 0) and joined[:-1].all()
     assert counted_once(gentle.shots, True).weight["q"][0, 0, 0] == 0
-    r, J = gentle.objective(gentle.result.x)
+    r, chain = gentle.objective(gentle.result.x)
+    J = chain.dense()
     seen = np.count_nonzero(weight)
     rows = gentle.objective.values(gentle.result.x).size
     taken = np.trace(J[:rows] @ np.linalg.inv(J.T @ J) @ J[:rows].T)
