@@ -13,6 +13,17 @@ from knuckle.sysid.shots import Shots
 DEVIATION_OF_MEDIAN = 0.6745  # median of the absolute value of noise of deviation 1
 
 
+def noise_of(values: np.ndarray, valid: np.ndarray) -> float:
+    """Deviation of the noise on a channel, by third differences, which a smooth motion hardly has."""
+    if len(values) < 8:
+        return 1.0
+    third = np.diff(values, 3, axis=0)
+    good = valid[3:] & valid[2:-1] & valid[1:-2] & valid[:-3]
+    spread = np.median(np.abs(third[good])) / 0.6745 / np.sqrt(20) if good.any() else 0.0
+    size = float(np.std(values[valid])) if valid.any() else 1.0
+    return max(float(spread), 1e-4 * size, 1e-9)
+
+
 def counted_once(shots: Shots, fixed_starts: bool) -> Shots:
     """No sample counts twice: that with which a piece begins ends the one before it. A fixed start has no error."""
     follows = np.concatenate([[0.0], np.asarray(shots.joined)[:-1]]) > 0

@@ -290,14 +290,3 @@ class FitProblem(LeastSquares):
 
     def settled(self, x: np.ndarray) -> np.ndarray:
         return self.objective.settled(x, iterations=3)
-
-
-def noise_of(values: np.ndarray, valid: np.ndarray) -> float:
-    """Deviation of the noise on a channel, by third differences, which a smooth motion hardly has."""
-    if len(values) < 8:
-        return 1.0
-    third = np.diff(values, 3, axis=0)
-    good = valid[3:] & valid[2:-1] & valid[1:-2] & valid[:-3]
-    spread = np.median(np.abs(third[good])) / 0.6745 / np.sqrt(20) if good.any() else 0.0
-    size = float(np.std(values[valid])) if valid.any() else 1.0
-    return max(float(spread), 1e-4 * size, 1e-9)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from knuckle import native
 from knuckle.contact.resolve import ContactModel
 from knuckle.model.model import Model
 from knuckle.sysid.families import CONTACT_FAMILIES, FAMILIES, Family, free_bounds, places, to_free, to_value
@@ -80,6 +82,15 @@ class Parameters(tuple[Parameter, ...]):
     def labels(self) -> tuple[str, ...]:
         """A name for each free number."""
         return tuple(_label(p, k) for p in self for k in range(p.free.stop - p.free.start))
+
+    @cached_property
+    def values_and_slopes(self) -> Callable:
+        """Compiled: from the free numbers to all values one after the other, and their derivative."""
+        values = lambda z: jnp.concatenate([jnp.ravel(p.value(z)) for p in self])  # noqa: E731
+        return native.jit(lambda z: (values(z), native.jacfwd(values)(z)))
+
+    def __reduce__(self):
+        return Parameters, (tuple(self),)  # not what is compiled
 
     def applied(self, model: Model, contact: ContactModel | None, z: Float[Array, " free"]):
         """The model and the contact model with these free numbers."""

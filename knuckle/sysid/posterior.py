@@ -77,8 +77,7 @@ def posterior(
         size = fit.parameters.size
         values = np.zeros((particles, 0))
         if size:
-            value = jax.vmap(lambda z: jnp.concatenate([jnp.ravel(p.value(z)) for p in fit.parameters]))
-            values = np.asarray(value(jnp.asarray(found.particles[:, :size])))
+            values = np.stack([np.asarray(fit.parameters.values_and_slopes(z[:size])[0]) for z in found.particles])
     names = tuple(e.name for e in fit.estimates[: values.shape[1]])
     return Posterior(found.particles, names, values, found.iterations, found.motion, fit)
 

@@ -123,16 +123,25 @@ def certainty(jacobian: Chain, size: int, prior: np.ndarray, labels: tuple[str, 
 
 def estimates(parameters: Parameters, z: np.ndarray, sure: Certainty, level: float = 0.95) -> list[Estimate]:
     """Values of all parameters with intervals of this level, entry by entry."""
-    return [e for p in parameters for e in _of_parameter(p, z, sure, float(norm.ppf(0.5 + level / 2)))]
+    if not parameters:
+        return []
+    width, own = float(norm.ppf(0.5 + level / 2)), z[: parameters.size]
+    value, slope = map(np.asarray, parameters.values_and_slopes(own))
+    before, _ = map(np.asarray, parameters.values_and_slopes(np.zeros_like(own)))
+    found, at = [], 0
+    for p in parameters:
+        rows = slice(at, at + p.start.size)
+        found += _of_parameter(
+            p, value[rows], before[rows], slope[rows, p.free], sure.covariance[p.free, p.free], width
+        )
+        at = rows.stop
+    return found
 
 
-def _of_parameter(p: Parameter, z: np.ndarray, sure: Certainty, width: float) -> list[Estimate]:
-    covariance = sure.covariance[p.free, p.free]
-    own = z[p.free]
-    shifted = lambda own: p.value(jnp.zeros(len(z)).at[p.free].set(own)).reshape(-1)  # noqa: E731
-    value, slope = np.asarray(shifted(own)), np.asarray(jax.jacfwd(shifted)(jnp.asarray(own)))
+def _of_parameter(
+    p: Parameter, value: np.ndarray, before: np.ndarray, slope: np.ndarray, covariance: np.ndarray, width: float
+) -> list[Estimate]:
     deviation = np.sqrt(np.maximum(np.diag(slope @ covariance @ slope.T), 0.0))
-    before = np.asarray(shifted(np.zeros_like(own)))
     prior = np.sqrt(np.diag(slope @ np.diag(p.deviation**2) @ slope.T))
     lower, upper = _bounds(p.family.kind, value, width * deviation)
     names = [p.name] if len(value) == 1 else [f"{p.name}[{k}]" for k in range(len(value))]

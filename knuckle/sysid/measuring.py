@@ -1,0 +1,53 @@
+"""What a fit finds of the measuring itself: offsets, gains and delays."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import numpy as np
+
+from knuckle.model.model import Model
+from knuckle.sysid.entries import POSE_PREFIX
+from knuckle.sysid.objective import Objective
+from knuckle.sysid.shooting import Instruments
+from knuckle.sysid.shots import Shots
+from knuckle.sysid.uncertainty import Certainty, Estimate, verdict
+
+
+def chosen_instruments(model: Model, shots: Shots, offsets, gains, delays) -> Instruments:
+    unknown = [key for key in (*offsets, *gains) if key not in shots.measured]
+    if unknown or not set(delays) <= {"sensor", "actuator"}:
+        raise ValueError(
+            f"offsets and gains must be of channels that are compared ({', '.join(shots.measured)}) and delays "
+            f"'sensor' or 'actuator', got {', '.join(map(str, (*offsets, *gains, *delays)))}"
+        )
+    turned = [key for key in gains if key.startswith(POSE_PREFIX) or (key == "q" and model.nq != model.nv)]
+    if turned:
+        raise ValueError(f"gains: {turned[0]} holds quaternions, which have no scale")
+
+    def sized(channels) -> tuple[tuple[str, int], ...]:
+        return tuple((key, model.nv if key == "q" else shots.measured[key].shape[-1]) for key in channels)
+
+    return Instruments(sized(offsets), "sensor" in delays, "actuator" in delays, sized(gains))
+
+
+def instrument_estimates(objective: Objective, z: np.ndarray, sure: Certainty) -> list[Estimate]:
+    """Offsets, gains and delays with their intervals."""
+    first, instruments = objective.simulator.parameters.size, objective.simulator.instruments
+    found = []
+    for k, (name, kind) in enumerate(zip(instruments.labels, instruments.kinds, strict=True), start=first):
+        before = 1.0 if kind == "gain" else 0.0
+        unit = {"gain": "1", "delay": "s"}.get(kind, "of the channel")
+        value, deviation = before + float(z[k]), float(np.sqrt(sure.covariance[k, k]))
+        ends = value - 1.96 * deviation, value + 1.96 * deviation
+        told = verdict(deviation, float(objective.prior[k]))
+        found.append(Estimate(name, unit, before, value, deviation, *ends, told))
+    return found
+
+
+def seen_through(shots: Shots, instruments: Instruments) -> Shots:
+    """Starts are known less well through unknown instruments; what a late sensor saw before a start is left out."""
+    if not instruments.size:
+        return shots
+    there = np.arange(shots.samples) >= (shots.history if instruments.sensor_delay else 0)
+    weight = {key: np.asarray(w) * there[None, :, None] for key, w in shots.weight.items()}
+    return eqx.tree_at(lambda s: (s.weight, s.known), shots, (weight, 10 * np.asarray(shots.known)))
