@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from known_truth import PERIOD, Log, Mechanism, arm, cartpole, drawn, prior_deviations, waves
+from known_truth_mechanisms import PERIOD, Log, Mechanism, arm, cartpole, drawn, prior_deviations, waves
 
 from knuckle import sysid
 
@@ -50,7 +50,7 @@ def studied(mechanism: Mechanism, seconds: float, tries: int, **limits) -> dict:
     truth = drawn(mechanism, rng)
     (first,) = Log(mechanism)(truth, rng)
     fit = sysid.fit(mechanism.model, first, mechanism.free, held_out=0, **mechanism.options)
-    before = prior_deviations(fit, mechanism)
+    before = prior_deviations(mechanism)
     print(f"first fit: {fit.result.status}; {fit.certainty.summary()}", flush=True)
     proposed = sysid.excite(fit, seconds, tries=tries, start=mechanism.start(rng), **limits)
     print(proposed.recording, f"expected: {proposed.worst_before:.3g} -> {proposed.worst_after:.3g}", flush=True)
@@ -58,7 +58,7 @@ def studied(mechanism: Mechanism, seconds: float, tries: int, **limits) -> dict:
     logs = {"proposed": following(mechanism, proposed.recording), "random": following(mechanism, random.recording)}
     logs["repeated"] = Log(mechanism)
     widths = {"first": fit.interval(mechanism.quantities).deviation / before}
-    right, off = np.asarray(mechanism.quantities(truth)), {}
+    right, off = np.asarray(mechanism.quantities(*truth)), {}
     for way in WAYS:
         (second,) = logs[way](truth, rng)
         after = fit.again([first, second])

@@ -3,226 +3,74 @@
 In each run the truth is drawn anew (masses, moments and damping within 20 % of the description, centres of mass about
 1 cm off it), moves anew and is measured with new noise. Counted are quantities that the fit calls determined (deviation
 below a tenth of what was known before): how far they are from the truth, and how often their 95 % intervals hold it.
-Of arm and cartpole, whose links cannot all be told apart, the quantities are base parameters: the combinations of
-masses and moments that forces depend on. An error is relative to the true value, or to a tenth of what was known
-before where that is more.
-Run: python experiments/known_truth.py [--quick] [--runs N] [MECHANISM...]. Writes table and numbers to
-experiments/results (with --quick nothing).
+Where all inertia is free, and links cannot all be told apart, the quantities are base parameters: the combinations of
+masses and moments that forces depend on. An error is relative to the true value (of an entry of a
+link's first or second moments: to the largest entry of these), or to a tenth of what was known before where that is
+more.
+Run: python experiments/known_truth.py [--quick] [--seeds FIRST END] [MECHANISM...]. Each run is kept in
+experiments/results/known_truth.json at once and is not made again: a study goes on where it was, and may be shared by
+processes with seeds of their own. Delete the file to begin anew. The table is of all that is kept (with --quick
+nothing is).
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
+from known_truth_mechanisms import MECHANISMS, Log, Mechanism, Truth, cartpole, double_pendulum, drawn, prior_deviations
 
-import knuckle as kn
-from knuckle import native, robots, sysid
+from knuckle import sysid
+from knuckle.sysid.uncertainty import interval
 
 RESULTS = Path(__file__).parent / "results"
-PERIOD = 0.01  # [s]
-WIDTH = 0.2  # of the truth around the description, relative
 ENOUGH = 0.1  # a quantity is determined when its deviation is below this share of what was known before
+WIDE = 1.96  # deviations of a 95 % interval to each side
 
 
-@dataclass(frozen=True)
-class Mechanism:
-    """A robot, what is fitted of it, how it is moved and measured, and what is compared with the truth."""
-
-    name: str
-    about: str
-    model: kn.Model
-    free: list[str]
-    noise: float  # of the coordinates [rad or m]
-    runs: int  # recordings
-    seconds: float
-    quantities: Callable[[kn.Model], jax.Array]
-    names: tuple[str, ...]
-    drive: Callable[[np.random.Generator, int], np.ndarray]  # references or controls over samples
-    start: Callable[[np.random.Generator], np.ndarray]
-    tracked: bool = False  # the drive is a path, which motors follow by torques
-    options: dict = field(default_factory=dict)
-
-
-def double_pendulum() -> Mechanism:
-    model = robots.load("double_pendulum")
-    quantities, names = masses_and_damping(model)
-    return Mechanism(
-        "double pendulum", "nothing drives it; masses and damping free", model, ["*.mass", "*.damping"], 5e-4, 3, 3.0,
-        quantities, names, lambda rng, n: np.zeros((n, 0)), lambda rng: rng.uniform(-2, 2, 2),
-    )  # fmt: skip
-
-
-def cartpole() -> Mechanism:
-    model = robots.load("cartpole")
-    quantities, names = base_and_damping(model)
-    free = ["*.mass", "*.com", "*.inertia", "*.damping"]
-    return Mechanism(
-        "cartpole", "a motor pushes the cart; all inertia and damping free", model, free, 5e-4, 3, 3.0,
-        quantities, names, lambda rng, n: np.repeat(4 * rng.normal(size=(n // 10 + 1, 1)), 10, axis=0)[:n],
-        lambda rng: np.array([0.0, rng.uniform(-3, 3)]),
-    )  # fmt: skip
-
-
-def arm() -> Mechanism:
-    model = robots.load("arm")
-    quantities, names = base_and_damping(model)
-    free = ["*.mass", "*.com", "*.inertia", "*.damping"]
-    return Mechanism(
-        "arm", "seven motors, torques known; all inertia and damping free", model, free, 1e-4, 2, 3.0, quantities,
-        names, waves(np.array([1.2, 0.8, 1.2, 1.0, 1.2, 1.0, 1.2])), lambda rng: np.zeros(7), tracked=True,
-        options={"segment": 0.5},
-    )  # fmt: skip
-
-
-def waves(size: np.ndarray) -> Callable[[np.random.Generator, int], np.ndarray]:
-    """Paths that begin at rest: sums of sines with random phases, of so many radians."""
-
-    def path(rng: np.random.Generator, n: int) -> np.ndarray:
-        t, found = PERIOD * np.arange(n), np.zeros((n, len(size)))
-        for f in (0.2, 0.45, 0.8, 1.25):
-            found += (
-                rng.normal(size=len(size))
-                / (1 + 2 * f)
-                * np.sin(2 * np.pi * f * t[:, None] + rng.uniform(0, 6.3, len(size)))
-            )
-        return size * found * np.minimum(t / 0.5, 1)[:, None] ** 2
-
-    return path
-
-
-def masses_and_damping(model: kn.Model):
-    """Masses and damping by functions of the model; and their names."""
-    names = [f"{link}.mass" for link in model.link_names] + [f"{joint}.damping" for joint in model.joint_names]
-    return lambda m: jnp.concatenate([jnp.asarray(m.inertia.mass), jnp.asarray(m.damping)]), tuple(names)
-
-
-def base_and_damping(model: kn.Model):
-    """Base parameters and damping, by functions of the model; and their names."""
-    base = sysid.base_parameters(model)
-    names = [base.words()[k] for k in range(len(base))] + [f"{joint}.damping" for joint in model.joint_names]
-    return lambda m: jnp.concatenate([base(m), jnp.asarray(m.damping)]), tuple(names)
-
-
-def drawn(mechanism: Mechanism, rng: np.random.Generator) -> kn.Model:
-    """A truth near the description."""
-    model, free = mechanism.model, " ".join(mechanism.free)
-    body = model.inertia
-
-    def near(value):
-        return np.asarray(value) * rng.uniform(1 - WIDTH, 1 + WIDTH, size=np.shape(value))
-
-    com = np.asarray(body.com) + (0.01 * rng.normal(size=np.shape(body.com)) if "com" in free else 0.0)
-    factor = rng.uniform(1 - WIDTH, 1 + WIDTH, size=(len(body.mass), 1)) if "inertia" in free else 1.0
-    changed = (
-        near(body.mass),
-        com,
-        np.asarray(body.moment) * factor,
-        near(np.maximum(model.damping, 0.02)),
-    )
-    return eqx.tree_at(lambda m: (m.inertia.mass, m.inertia.com, m.inertia.moment, m.damping), model, changed)
-
-
-class Log:
-    """Makes noisy logs of a mechanism."""
-
-    def __init__(self, mechanism: Mechanism):
-        self.mechanism = mechanism
-        self.move = native.jit(self._move)
-
-    def _move(self, truth, q, drive):
-        """States and controls at the samples; controls are held in between."""
-        m = self.mechanism
-        fine = 4
-        options = {"dt": PERIOD / fine, "steps": fine, "integrator": kn.RK4()}
-
-        def sample(state, target):
-            u = self._torque(state, target) if m.tracked else target
-            run = kn.rollout(truth, state, jnp.repeat(u[None], fine, axis=0), **options)
-            return run.last, (state.q, u)
-
-        _, (q, u) = jax.lax.scan(sample, kn.State(q, jnp.zeros(truth.nv)), drive)
-        return q, u
-
-    def _torque(self, state, target):
-        """Towards a path by the description's inverse dynamics."""
-        model = self.mechanism.model
-        qdd = 150 * (target - state.q) - 25 * state.qd
-        return kn.dynamics.rnea(model, state.q, state.qd, qdd)
-
-    def __call__(self, truth: kn.Model, rng: np.random.Generator) -> list[sysid.Recording]:
-        m, found = self.mechanism, []
-        for number in range(m.runs):
-            n = round(m.seconds / PERIOD)
-            q, u = (np.asarray(a) for a in self.move(truth, m.start(rng), m.drive(rng, n)))
-            noisy = q + m.noise * rng.normal(size=q.shape)
-            control = u if m.model.nu else None
-            found.append(
-                sysid.Recording.of(m.model, PERIOD * np.arange(n), q=noisy, control=control, name=f"run {number}")
-            )
-        return found
-
-
-def study(mechanism: Mechanism, runs: int) -> dict:
-    """Fits of so many logs, each of a truth of its own."""
-    log, fit, rows, spent = Log(mechanism), None, [], time.perf_counter()
-    before = None
-    for seed in range(runs):
+def studied(mechanism: Mechanism, seeds: Iterable[int]) -> Iterator[tuple[int, dict, list[str]]]:
+    """By seed, what the fit of a log is off, and what it says of itself; each log is of a truth of its own."""
+    log, fit, began = Log(mechanism), None, time.perf_counter()
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         truth = drawn(mechanism, rng)
         recordings = log(truth, rng)
         if fit is None:
             fit = sysid.fit(mechanism.model, recordings, mechanism.free, held_out=0, **mechanism.options)
-            before = prior_deviations(fit, mechanism)
         else:
             fit = fit.again(recordings)
-        found, right = fit.interval(mechanism.quantities), np.asarray(mechanism.quantities(truth))
-        assert before is not None
-        scale = np.maximum(np.abs(right), 0.1 * before)
-        rows.append(
-            {
-                "determined": (found.deviation < ENOUGH * before).tolist(),
-                "off": digits(np.abs(found.value - right) / scale),
-                "z": digits((found.value - right) / found.deviation),
-                "width": digits(found.deviation / scale),
-                "inside": ((found.lower <= right) & (right <= found.upper)).tolist(),
-                "status": str(fit.result.status),
-                "noise": fit.noise["q"],
-                "ties": fit.objective.continuity,
-            }
-        )
-        print(f"{mechanism.name} {seed}: {fit.result.status}, {time.perf_counter() - spent:.0f} s", flush=True)
-    assert fit is not None
+        yield seed, compared(fit, mechanism, truth), [fit.certainty.summary(), *fit.certainty.untold()]
+        print(f"{mechanism.name} {seed}: {fit.result.status}, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def compared(fit: sysid.Fit, mechanism: Mechanism, truth: Truth) -> dict:
+    """The true quantities, what the fit is off them, and what it takes as the deviation of that."""
+    size, right = fit.parameters.size, np.asarray(mechanism.quantities(*truth))
+    quantities = lambda z: mechanism.quantities(*fit.parameters.applied(mechanism.model, mechanism.contact, z))  # noqa: E731
+    found = interval(quantities, fit.result.x[:size], fit.certainty.covariance[:size, :size])
     return {
-        "mechanism": mechanism.name,
-        "about": mechanism.about,
-        "log": f"{mechanism.runs} x {mechanism.seconds:g} s, noise {mechanism.noise * 1e3:g} mrad",
-        "names": mechanism.names,
-        "rows": rows,
-        "told": fit.certainty.summary(),
-        "untold": fit.certainty.untold(),
-        "seconds": time.perf_counter() - spent,
+        "truth": digits(right),
+        "off": digits(found.value - right),
+        "deviation": digits(found.deviation),
+        "status": str(fit.result.status),
+        "iterations": fit.result.iterations,
+        "seconds": round(fit.result.seconds, 2),
+        "noise": fit.noise["q"],
+        "ties": fit.objective.continuity,
     }
 
 
 def digits(values: np.ndarray) -> list[float]:
     """Four digits of each."""
     return [float(f"{value:.4g}") for value in values]
-
-
-def prior_deviations(fit: sysid.Fit, mechanism: Mechanism) -> np.ndarray:
-    """How far the quantities may be from the description before any data."""
-    slope = jax.jacfwd(lambda z: mechanism.quantities(fit.parameters.applied(mechanism.model, None, z)[0]))
-    J = np.asarray(slope(jnp.zeros(fit.parameters.size)))
-    return np.sqrt(np.sum((J * fit.parameters.deviation) ** 2, axis=1))
 
 
 def passive_words() -> list[str]:
@@ -236,19 +84,78 @@ def passive_words() -> list[str]:
     return [fit.certainty.summary(), *verdicts, *fit.certainty.untold()]
 
 
-def counts(found: dict) -> dict:
+def described(mechanism: Mechanism) -> dict:
+    """A study without runs yet."""
+    log = f"{mechanism.runs} x {mechanism.seconds:g} s, noise {mechanism.noise * 1e3:g} mrad or mm"
+    told = {"mechanism": mechanism.name, "about": mechanism.about, "log": log, "names": list(mechanism.names)}
+    return {**told, "before": digits(prior_deviations(mechanism)), "words": [], "rows": {}}
+
+
+@contextmanager
+def kept(path: Path) -> Iterator[dict]:
+    """What is in a file, to be changed, while no other process may; the file is whole at all times."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        content = json.loads(path.read_text()) if path.exists() else {"studies": {}, "passive": []}
+        yield content
+        path.with_suffix(".part").write_text(json.dumps(content, separators=(",", ":")))
+        path.with_suffix(".part").replace(path)
+    finally:
+        os.close(folder)
+
+
+def extend(path: Path, name: str, seeds: tuple[int, int] | None) -> None:
+    """Make the runs with seeds from the first to before the second (None: all of a study) that are not in the file."""
+    mechanism = MECHANISMS[name]()
+    first, end = seeds or (0, mechanism.truths)
+    with kept(path) as content:
+        study = content["studies"].setdefault(name, described(mechanism))
+        if described(mechanism) != {**study, "words": [], "rows": {}}:
+            raise ValueError(f"{path} holds runs of another {name}: {study['about']}, {study['log']}; delete it")
+        missing = [seed for seed in range(first, end) if str(seed) not in study["rows"]]
+    for seed, row, words in studied(mechanism, missing):
+        with kept(path) as content:
+            add(content["studies"][name], seed, row, words)
+
+
+def add(study: dict, seed: int, row: dict, words: list[str]) -> None:
+    """One more run; what the fit of the first seed says is what the table shows."""
+    study["rows"] = dict(sorted({**study["rows"], str(seed): row}.items(), key=lambda item: int(item[0])))
+    if next(iter(study["rows"])) == str(seed):
+        study["words"] = words
+
+
+def counts(study: dict) -> dict:
     """Shares over all runs, of the quantities that were determined."""
-    rows = found["rows"]
-    determined, off, z, inside = (np.array([row[key] for row in rows]) for key in ("determined", "off", "z", "inside"))
+    before = np.array(study["before"])
+    rows = [{key: np.array(row[key]) for key in ("truth", "off", "deviation")} for row in study["rows"].values()]
+    determined = np.array([row["deviation"] < ENOUGH * before for row in rows])
+    scale = np.array([np.maximum(sizes(study["names"], row["truth"]), 0.1 * before) for row in rows])
+    off, deviation = (np.array([row[key] for row in rows])[determined] for key in ("off", "deviation"))
+    share, z = np.abs(off) / scale[determined], off / deviation
     return {
         "runs": len(rows),
         "determined": determined.sum() / len(rows),
-        "quantities": determined.shape[1],
-        "near": float(np.mean(off[determined] < 0.01)),
-        "off": float(np.quantile(off[determined], 0.95)),
-        "covered": float(np.mean(inside[determined])),
-        "spread": float(np.sqrt(np.mean(z[determined] ** 2))),
+        "quantities": len(before),
+        "near": float(np.mean(share < 0.01)),
+        "off": float(np.quantile(share, 0.95)),
+        "covered": float(np.mean(np.abs(z) < WIDE)),
+        "spread": float(np.sqrt(np.mean(z**2))),
     }
+
+
+def sizes(names: Sequence[str], truth: np.ndarray) -> np.ndarray:
+    """Of each quantity, or of the largest where it is an entry of a link's first or second moments."""
+    groups = np.array([_group(name) for name in names])
+    return np.array([np.abs(truth[groups == group]).max() for group in groups])
+
+
+def _group(name: str) -> str:
+    """The vector or tensor that a quantity is part of; a sum goes by what leads it."""
+    owner, _, entry = name.split()[0].rpartition(".")
+    order = "first" if entry in ("mx", "my", "mz") else "second" if entry.startswith("I") else entry
+    return f"{owner} {order.partition('[')[0]}"
 
 
 def table(studies: Sequence[dict], words: Sequence[str]) -> str:
@@ -262,41 +169,46 @@ def table(studies: Sequence[dict], words: Sequence[str]) -> str:
         "covered by 95 % intervals",
     )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for found in studies:
-        c = counts(found)
+    for study in studies:
+        c = counts(study)
         cells = (
-            f"{found['mechanism']}: {found['about']}", found["log"], str(c["runs"]),
+            f"{study['mechanism']}: {study['about']}", study["log"], str(c["runs"]),
             f"{c['determined']:.1f} of {c['quantities']}", f"{c['near']:.1%}", f"{c['off']:.2%}", f"{c['covered']:.1%}",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", str(__doc__).partition("\n")[2].partition("Run:")[0].strip(), ""]
-    for found in studies:
-        lines += [f"## {found['mechanism']}", "", f"- {found['told']}", *(f"- {line}" for line in found["untold"]), ""]
+    for study in studies:
+        lines += [f"## {study['mechanism']}", "", *(f"- {line}" for line in study["words"]), ""]
     return "\n".join([*lines, "## double pendulum with all inertia free", "", *(f"- {line}" for line in words)])
 
 
-MECHANISMS = {"double_pendulum": double_pendulum, "cartpole": cartpole, "arm": arm}
+def quick() -> dict:
+    """Eight runs of the cartpole, which are not kept."""
+    mechanism = cartpole()
+    study = described(mechanism)
+    for seed, row, words in studied(mechanism, range(8)):
+        add(study, seed, row, words)
+    return study
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mechanisms", nargs="*", choices=[*MECHANISMS, []], help="by default all that were studied")
-    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("mechanisms", nargs="*", choices=[*MECHANISMS, []], help="by default all")
+    parser.add_argument("--seeds", type=int, nargs=2, metavar=("FIRST", "END"), help="END is not made")
     parser.add_argument("--quick", action="store_true", help="the cartpole, 8 runs, nothing written")
     options = parser.parse_args(arguments)
+    path = RESULTS / "known_truth.json"
     with jax.enable_x64(True):
         if options.quick:
-            return [study(cartpole(), 8)]
-        path = RESULTS / "known_truth.json"
-        kept = json.loads(path.read_text()) if path.exists() else {"studies": {}, "passive": []}
+            return [quick()]
         for name in options.mechanisms or MECHANISMS:
-            kept["studies"][name] = study(MECHANISMS[name](), options.runs)
-        kept["passive"] = kept["passive"] or passive_words()
-    path.write_text(json.dumps(kept, indent=None))
-    studies = [kept["studies"][name] for name in MECHANISMS if name in kept["studies"]]
-    text = table(studies, kept["passive"])
+            extend(path, name, options.seeds)
+    with jax.enable_x64(True), kept(path) as content:
+        content["passive"] = content["passive"] or passive_words()
+        studies = [content["studies"][name] for name in MECHANISMS if content["studies"].get(name, {}).get("rows")]
+        text = table(studies, content["passive"])
+        (RESULTS / "known_truth.md").write_text(text + "\n")
     print(text)
-    (RESULTS / "known_truth.md").write_text(text + "\n")
     return studies
 
 

@@ -136,7 +136,8 @@ def fit(
         loss: "multiple shooting" (pieces of `segment` seconds whose starts are fitted and tied together), "single
             shooting" (whole recordings) or "one step" (from each sample to the next, starts as measured).
         integrator: by default RK4, which adds no error of its own to the parameters; with contact SemiImplicitEuler.
-        step: longest time step [s]; samples are cut into equal ones.
+        step: longest time step [s]; samples are cut into equal ones. By default 2 ms; with RK4 5 ms, or less where
+            springs, damping or servos of the joints are fast.
         noise: deviation of each channel; by default it is found from the data, then from what the fit leaves.
         observe: for channels of one's own, function(model, state) that gives what is measured.
         offsets: channels with an unknown constant offset. gains: channels with an unknown scale, entry by entry.

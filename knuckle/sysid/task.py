@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from knuckle.contact.resolve import ContactModel
-from knuckle.integrate import RK4, Integrator
+from knuckle.integrate import Integrator
 from knuckle.model.model import Model
 from knuckle.optim import Result
 from knuckle.optim.robust import Loss as Robust
@@ -18,6 +18,7 @@ from knuckle.sysid.noise import counted_once, noise_of
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.parameters import Parameters
 from knuckle.sysid.recording import Recording
+from knuckle.sysid.resolution import longest_step
 from knuckle.sysid.shooting import Instruments, Observe, Simulator
 from knuckle.sysid.shots import DRIVES, Drive, Shots, make_shots
 from knuckle.sysid.solve import Search, solve
@@ -25,7 +26,6 @@ from knuckle.sysid.split import split
 from knuckle.taps import Blueprint
 
 Loss = Literal["multiple shooting", "single shooting", "one step"]
-LONGEST_STEP, LONGEST_STEP_RK4 = 2e-3, 5e-3  # [s]
 LONGEST_DELAY = 0.1  # [s]
 
 
@@ -100,7 +100,7 @@ class Task(NamedTuple):
         return {"single shooting": None, "one step": period}.get(self.loss, longest)
 
     def _simulator(self, period: float, instruments: Instruments) -> Simulator:
-        longest = self.step or (LONGEST_STEP_RK4 if isinstance(self.integrator, RK4) else LONGEST_STEP)
+        longest = self.step or longest_step(self.model, self.integrator)
         substeps = max(1, int(np.ceil(period / longest * (1 - 1e-9))))
         simulator = Simulator(
             *(self.model, self.parameters, self.contact, self.integrator, self.blueprint, substeps),
