@@ -1,8 +1,10 @@
 """Every experiment runs with --quick, and what it computes is right."""
 
 import importlib
+import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -201,6 +203,32 @@ def test_intervals_hold_a_known_truth():
     assert found["runs"] == 8 and found["determined"] == found["quantities"] == 6
     assert found["covered"] > 40 / 48 and found["near"] > 0.95
     assert 0.6 < found["spread"] < 1.5
+
+
+def test_a_study_goes_on_where_it_was_and_may_be_shared(tmp_path, monkeypatch):
+    known = importlib.import_module("known_truth")
+    made, path = [], tmp_path / "kept.json"
+    about = {"about": "a", "log": "b", "names": ["x.mass"], "before": [1.0], "words": [], "rows": {}}
+
+    def studied(mechanism, seeds):
+        for seed in seeds:
+            made.append(seed)
+            yield seed, {"truth": [2.0], "off": [0.01 * seed], "deviation": [0.05]}, [f"words of {seed}"]
+
+    monkeypatch.setattr(known, "MECHANISMS", {"one": lambda: SimpleNamespace(truths=6)})
+    monkeypatch.setattr(known, "described", lambda mechanism: about)
+    monkeypatch.setattr(known, "studied", studied)
+    for seeds in ((4, 6), (0, 3), None, (0, 6)):
+        known.extend(path, "one", seeds)
+    assert made == [4, 5, 0, 1, 2, 3]
+    study = json.loads(path.read_text())["studies"]["one"]
+    assert list(study["rows"]) == ["0", "1", "2", "3", "4", "5"] and study["words"] == ["words of 0"]
+    found = known.counts(study)
+    assert found["runs"] == 6 and found["determined"] == 1
+    assert found["near"] == pytest.approx(2 / 6) and found["covered"] == 1  # off by 0, 0.5, 1 .. 2.5 % of 2
+    monkeypatch.setattr(known, "described", lambda mechanism: {**about, "log": "longer"})
+    with pytest.raises(ValueError, match="holds runs of another one: a, b; delete it"):
+        known.extend(path, "one", (0, 6))
 
 
 def test_a_proposed_motion_shows_what_a_gentle_one_does_not():
