@@ -4,9 +4,9 @@ In each run the truth is drawn anew (masses, moments and damping within 20 % of 
 1 cm off it), moves anew and is measured with new noise. Counted are quantities that the fit calls determined (deviation
 below a tenth of what was known before): how far they are from the truth, and how often their 95 % intervals hold it.
 Where all inertia is free, and links cannot all be told apart, the quantities are base parameters: the combinations of
-masses and moments that forces depend on. An error is relative to the true value (of an entry of a
-link's first or second moments: to the largest entry of these), or to a tenth of what was known before where that is
-more.
+masses and moments that forces depend on. An error is relative to the true value (of an entry of a link's first or
+second moments: to the largest entry of these), or to a tenth of what was known before where that is more. Logs are made
+by RK4 with a step of 1.25 ms; on the ground with the integrator and step of the fit, whose error is of first order.
 Run: python experiments/known_truth.py [--quick] [--seeds FIRST END] [MECHANISM...]. Each run is kept in
 experiments/results/known_truth.json at once and is not made again: a study goes on where it was, and may be shared by
 processes with seeds of their own. Delete the file to begin anew. The table is of all that is kept (with --quick
