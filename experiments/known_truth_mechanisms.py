@@ -82,7 +82,7 @@ def arm() -> Mechanism:
     return Mechanism(
         "arm", "seven motors, torques known; all inertia and damping free", model, free, 1e-4, 2, 3.0,
         *base_and_damping(model, free), waves(np.array([1.2, 0.8, 1.2, 1.0, 1.2, 1.0, 1.2])),
-        lambda rng: np.zeros(7), tracked=True, options={"segment": 0.5},
+        lambda rng: np.zeros(7), tracked=True, options={"segment": 0.2},
     )  # fmt: skip
 
 

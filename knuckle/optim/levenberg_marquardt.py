@@ -199,7 +199,10 @@ class _Run:
         return -float(self.point.gradient @ step + 0.5 * step @ (self.point.normal @ step))
 
     def _promises_nothing(self) -> bool:
-        """Whether a small gain is due to a minimum, not to the damping: without it there would be none either."""
+        """Whether a small gain is due to a minimum, not to the damping: the gradient is small beside its parts, or
+        without damping there would be no gain either."""
+        if self._gradient_vanishes(math.sqrt(self.solver.gradient_tolerance)):
+            return True
         step = self._step(1e-12)
         return step is not None and self._predicted(step) <= self.solver.value_tolerance * self.point.value
 

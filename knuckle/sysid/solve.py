@@ -23,7 +23,7 @@ MANY = 300  # free numbers from which on reverse mode is used
 SETTLED = 0.05  # relative change of the noise at which it counts as known
 MOST_ROUNDS = 4  # in which the noise is found
 FIRMER, FIRMEST = 10.0, 1e3  # steps of the ties' weight, and its end
-MOST_FIRMER = 50  # steps of a search with firmer ties; one that takes more has come to a worse place
+MOST_FIRMER = 50  # steps of a search with firmer ties; one without networks that takes more came to a worse place
 ROUGH = 20.0  # tolerance of a search that another follows
 NOTHING = 0.05  # of the logarithm of a probability
 STOPPED = (Status.INTERRUPTED, Status.TIME_LIMIT)
@@ -98,7 +98,7 @@ class _Solve:
             if not self.searched:
                 self._globally()
             if self.last is None or self.last.status not in STOPPED:
-                self._until_noise_is_known(rough=self._tied)
+                self._until_noise_is_known(rough=self._tied and self._physical)
                 if self._tied:
                     self._firm_ties()
         except KeyboardInterrupt:
@@ -131,6 +131,11 @@ class _Solve:
                 return
 
     @property
+    def _physical(self) -> bool:
+        """Whether there are no networks."""
+        return self.objective.size == self.objective.simulator.physical
+
+    @property
     def _tied(self) -> bool:
         """Whether some pieces follow each other."""
         return not self.objective.fixed_starts and bool(np.any(np.asarray(self.objective.shots.joined)))
@@ -151,9 +156,10 @@ class _Solve:
         objective = self.objective
         assert self.last is not None
         best = log_evidence(objective, self.x)
+        most = MOST_FIRMER if self._physical else None
         while objective.continuity * FIRMER <= FIRMEST and self.last.status not in STOPPED:
             objective.continuity *= FIRMER
-            tried = self._locally(MOST_FIRMER)
+            tried = self._locally(most)
             evidence = log_evidence(objective, tried.x)
             if not evidence > best:
                 objective.continuity /= FIRMER
@@ -233,12 +239,15 @@ class _Solve:
 
 
 def _least_squares(objective: Objective) -> LevenbergMarquardt:
-    """Steps until the next would make the data more probable by less than exp(NOTHING); networks creep, and go on."""
-    if objective.size > objective.simulator.physical:
-        return LevenbergMarquardt(value_tolerance=1e-8)
+    """Steps until the next would make the data more probable by less than exp(NOTHING).
+
+    Networks never come to an end without damping: there steps end where the gradient is small, and those are smaller.
+    """
     measured = sum(np.count_nonzero(np.asarray(weight)) for weight in objective.shots.weight.values())
     tolerance = float(np.clip(2 * NOTHING / max(measured, 1), 1e-8, 1e-4))
-    return LevenbergMarquardt(value_tolerance=tolerance, gradient_tolerance=1e-6, accelerate=True)
+    if objective.size > objective.simulator.physical:
+        return LevenbergMarquardt(value_tolerance=0.1 * tolerance, gradient_tolerance=1e-6)
+    return LevenbergMarquardt(value_tolerance=tolerance, accelerate=True)
 
 
 def _widened(objective: Objective, x: np.ndarray) -> float:
