@@ -133,12 +133,14 @@ def counts(study: dict) -> dict:
     determined = np.array([row["deviation"] < ENOUGH * before for row in rows])
     scale = np.array([np.maximum(sizes(study["names"], row["truth"]), 0.1 * before) for row in rows])
     off, deviation = (np.array([row[key] for row in rows])[determined] for key in ("off", "deviation"))
+    own = np.array([np.maximum(np.abs(row["truth"]), 0.1 * before) for row in rows])[determined]
     share, z = np.abs(off) / scale[determined], off / deviation
     return {
         "runs": len(rows),
         "determined": determined.sum() / len(rows),
         "quantities": len(before),
         "near": float(np.mean(share < 0.01)),
+        "near_own": float(np.mean(np.abs(off) / own < 0.01)),
         "off": float(np.quantile(share, 0.95)),
         "covered": float(np.mean(np.abs(z) < WIDE)),
         "spread": float(np.sqrt(np.mean(z**2))),
@@ -165,6 +167,7 @@ def table(studies: Sequence[dict], words: Sequence[str]) -> str:
         "runs",
         "determined",
         "within 1 % of the truth",
+        "entry by entry",
         "95 % of errors below",
         "covered by 95 % intervals",
     )
@@ -173,7 +176,8 @@ def table(studies: Sequence[dict], words: Sequence[str]) -> str:
         c = counts(study)
         cells = (
             f"{study['mechanism']}: {study['about']}", study["log"], str(c["runs"]),
-            f"{c['determined']:.1f} of {c['quantities']}", f"{c['near']:.1%}", f"{c['off']:.2%}", f"{c['covered']:.1%}",
+            f"{c['determined']:.1f} of {c['quantities']}", f"{c['near']:.1%}", f"{c['near_own']:.1%}",
+            f"{c['off']:.2%}", f"{c['covered']:.1%}",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", str(__doc__).partition("\n")[2].partition("Run:")[0].strip(), ""]

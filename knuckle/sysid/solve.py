@@ -22,7 +22,7 @@ from knuckle.sysid.saved import Saved
 MANY = 300  # free numbers from which on reverse mode is used
 SETTLED = 0.05  # relative change of the noise at which it counts as known
 MOST_ROUNDS = 4  # in which the noise is found
-FIRMER, FIRMEST = 10.0, 1e3  # steps of the ties' weight, and its end
+FIRMER, FIRMEST = 10.0, 1e4  # steps of the ties' weight, and its end
 MOST_FIRMER = 50  # steps of a search with firmer ties; one without networks that takes more came to a worse place
 ROUGH = 20.0  # tolerance of a search that another follows
 NOTHING = 0.05  # of the logarithm of a probability
