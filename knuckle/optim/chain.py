@@ -19,7 +19,7 @@ class Chain:
     """A Jacobian. Columns: shared numbers, then those of each piece.
 
     Rows: data of all pieces, ties of all pieces (as many as a piece has numbers), rows of shared numbers alone, and one
-    of slope 1 for each own number.
+    for each own number alone.
     """
 
     by_shared: np.ndarray  # (piece, data, shared)
@@ -28,6 +28,7 @@ class Chain:
     tie_by_own: np.ndarray  # (piece, own, own)
     tie_by_next: np.ndarray  # (piece, own): the diagonal; 0 where a piece is not tied to the next
     alone: np.ndarray  # (row, shared)
+    own_alone: np.ndarray  # (piece, own): the diagonal
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -52,13 +53,14 @@ class Chain:
         following = np.concatenate([s[1:], np.zeros((1, own))])
         data = self.by_shared @ z + np.einsum("kij,kj->ki", self.by_own, s)
         ties = self.tie_by_shared @ z + np.einsum("kij,kj->ki", self.tie_by_own, s) + self.tie_by_next * following
-        return np.concatenate([data.reshape(-1), ties.reshape(-1), self.alone @ z, s.reshape(-1)])
+        return np.concatenate([data.reshape(-1), ties.reshape(-1), self.alone @ z, (self.own_alone * s).reshape(-1)])
 
     def transposed(self, rows: np.ndarray) -> np.ndarray:
         """J^T times a vector."""
         data, ties, alone, own = self.split(rows)
         z = data.reshape(-1) @ _rows(self.by_shared) + ties.reshape(-1) @ _rows(self.tie_by_shared) + alone @ self.alone
-        s = np.einsum("kij,ki->kj", self.by_own, data) + np.einsum("kij,ki->kj", self.tie_by_own, ties) + own
+        s = np.einsum("kij,ki->kj", self.by_own, data) + np.einsum("kij,ki->kj", self.tie_by_own, ties)
+        s += self.own_alone * own
         s[1:] += (self.tie_by_next * ties)[:-1]
         return np.concatenate([z, s.reshape(-1)])
 
@@ -72,10 +74,8 @@ class Chain:
         return replace(self, by_shared=empty[0], tie_by_shared=empty[1], alone=np.zeros((len(self.alone), 0)))
 
     def weighed(self, weight: np.ndarray) -> Chain:
-        """Rows times weights; those of own numbers alone keep theirs."""
+        """Rows times weights."""
         data, ties, alone, own = self.split(weight)
-        if not np.all(own == 1):
-            raise ValueError("rows of own numbers alone have weight 1")
         return Chain(
             data[..., None] * self.by_shared,
             data[..., None] * self.by_own,
@@ -83,6 +83,7 @@ class Chain:
             ties[..., None] * self.tie_by_own,
             ties * self.tie_by_next,
             alone[:, None] * self.alone,
+            own * self.own_alone,
         )
 
     def normal(self) -> ChainNormal:
@@ -91,8 +92,9 @@ class Chain:
         turned, turned_tie = self.by_own.transpose(0, 2, 1), self.tie_by_own.transpose(0, 2, 1)
         mixed = turned @ self.by_shared + turned_tie @ self.tie_by_shared
         mixed[1:] += self.tie_by_next[:-1, :, None] * self.tie_by_shared[:-1]
-        blocks = turned @ self.by_own + turned_tie @ self.tie_by_own + np.eye(own)
-        blocks[1:, np.arange(own), np.arange(own)] += self.tie_by_next[:-1] ** 2
+        blocks, diagonal = turned @ self.by_own + turned_tie @ self.tie_by_own, np.arange(own)
+        blocks[:, diagonal, diagonal] += self.own_alone**2
+        blocks[1:, diagonal, diagonal] += self.tie_by_next[:-1] ** 2
         below = self.tie_by_next[:-1, :, None] * self.tie_by_own[:-1]
         return ChainNormal(dgemm(1.0, z.T, z.T, trans_b=True), mixed.reshape(count * own, shared), blocks, below)
 
@@ -107,13 +109,10 @@ class Chain:
             rows = np.zeros((data + 2 * own + len(carried), 2 * own + shared))
             here, following, z = slice(0, own), slice(own, 2 * own), slice(2 * own, None)
             rows[:data, here], rows[:data, z] = self.by_own[k], self.by_shared[k]
-            rows[data : data + own, here] = np.eye(own)
+            rows[data : data + own, here] = np.diag(self.own_alone[k])
             tie = rows[data + own : data + 2 * own]
-            tie[:, here], tie[:, following], tie[:, z] = (
-                self.tie_by_own[k],
-                np.diag(self.tie_by_next[k]),
-                self.tie_by_shared[k],
-            )
+            tie[:, here], tie[:, z] = self.tie_by_own[k], self.tie_by_shared[k]
+            tie[:, following] = np.diag(self.tie_by_next[k])
             rows[data + 2 * own :, here], rows[data + 2 * own :, z] = carried[:, :own], carried[:, own:]
             left = _triangle(rows)[own:, own:]
             if self.tie_by_next[k].any():

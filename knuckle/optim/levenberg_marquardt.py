@@ -145,7 +145,7 @@ class _Run:
         if step is None:
             return None
         predicted = self._predicted(step)
-        bent = step + self._bend(step) if solver.accelerate and solver.loss == "squares" else step
+        bent = step + self._bend(step, damping) if solver.accelerate and solver.loss == "squares" else step
         x = np.minimum(np.maximum(here.x + bent, problem.lower), problem.upper)
         if not problem.looks_are_cheap:
             point = solver._point(problem, x)
@@ -169,7 +169,7 @@ class _Run:
     def _reached(self, trial: Trial) -> Point:
         return self.solver._point(self.problem, trial.x) if trial.point is None else trial.point
 
-    def _bend(self, step: Vector) -> Vector:
+    def _bend(self, step: Vector, damping: float) -> Vector:
         """Half the acceleration along a step, where it is small beside it (Transtrum and Sethna 2012).
 
         Its second derivative of the residuals is a difference over a tenth of the step.
@@ -180,7 +180,7 @@ class _Run:
         second = 2 / h * ((residuals - here.residuals) / h - here.jacobian @ step)
         if not np.all(np.isfinite(second)):
             return 0 * step
-        bend = self._solved(transposed(here.jacobian, second), self.damping)
+        bend = self._solved(transposed(here.jacobian, second), damping)
         measure = np.sqrt(np.where(self.measure > 0, self.measure, 1.0))
         if bend is None or 2 * np.linalg.norm(measure * bend) > 0.75 * np.linalg.norm(measure * step):
             return 0 * step

@@ -252,7 +252,7 @@ class Objective:
         tied = joined[..., None]
         return Chain(
             *(slope * by_z[:, data], slope * own[:, data], tied * by_z[:, ties], tied * own[:, ties]),
-            *(following, self._alone(x)),
+            *(following, self._alone(x), np.ones_like(following)),
         )
 
     def _alone(self, x: np.ndarray) -> np.ndarray:
