@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,10 +161,9 @@ class Split(NamedTuple):
     unseen: np.ndarray
 
 
-def row(predict: data.Predict, split: Split, began: float, **more) -> dict[str, Any]:
+def row(predict: data.Predict, split: Split, **more) -> dict[str, Any]:
     """What is kept of a model: errors of all windows, and its motion in one of them."""
     return {
-        "seconds": time.perf_counter() - began,
         "validation": data.errors(predict, split.shown).mean(0).tolist(),
         "errors": data.errors(predict, split.unseen).tolist(),
         "example": predict(example(split)[:SEEN]).tolist(),
@@ -185,13 +183,12 @@ def best(predictors: Sequence[Any], split: Split) -> int:
 
 def ours(split: Split, quick: bool) -> dict[str, dict]:
     """The analytic model; and with a network, physics first, of several sizes and priors chosen by validation."""
-    began = time.perf_counter()
     base = analytic(split.train, (Stage(0.1, 10),) if quick else STAGES)
     print(base, flush=True)
     found = {e.name: (e.value, e.lower, e.upper) for e in base.estimates}
     more = {"parameters": found, "energy": data.energy_weights(split.train).tolist()}
     more["second"] = data.second_arm(split.train)
-    rows = {ANALYTIC: row(Predictor(base.model), split, began, **more)}
+    rows = {ANALYTIC: row(Predictor(base.model), split, **more)}
     if quick:
         return rows
     choices = (((4,), 1.0), ((8,), 1.0), ((4,), 3.0))
@@ -199,24 +196,22 @@ def ours(split: Split, quick: bool) -> dict[str, dict]:
     predictors = [Predictor(fit.model, fit.blueprint) for fit in fits]
     chosen = best(predictors, split)
     tried = [data.errors(p, split.shown).mean(0).tolist() for p in predictors]
-    rows[HYBRID] = row(predictors[chosen], split, began, choices=choices, chosen=choices[chosen], tried=tried)
+    rows[HYBRID] = row(predictors[chosen], split, choices=choices, chosen=choices[chosen], tried=tried)
     return rows
 
 
 def mujocos(split: Split, quick: bool) -> dict[str, dict]:
     """MuJoCo's own identification; of several lengths of pieces the one that is best on validation windows."""
-    began = time.perf_counter()
     models = peers.identified(split.train, ((0.1, 4),) if quick else [(s.seconds, s.count) for s in STAGES])
     predictors = [peers.Mujoco(model, data.second_arm(split.train), found_start) for model in models]
-    return {PEER: row(predictors[best(predictors, split)], split, began)}
+    return {PEER: row(predictors[best(predictors, split)], split)}
 
 
 def recurrent(split: Split, quick: bool) -> dict[str, dict]:
-    began = time.perf_counter()
     sizes, updates = ((8,), 1) if quick else ((96,), 2000)
     predictors = [peers.trained(split.train, updates, hidden) for hidden in sizes]
     chosen = best(predictors, split)
-    return {RECURRENT: row(predictors[chosen], split, began, hidden=sizes[chosen])}
+    return {RECURRENT: row(predictors[chosen], split, hidden=sizes[chosen])}
 
 
 def interval(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
@@ -232,10 +227,8 @@ def table(rows: dict[str, dict]) -> str:
     heads = " | ".join(f"{h:g} s" for h in HORIZONS)
     count = len(next(iter(errors.values())))
     lines = [f"Root mean square distance of the markers [mm], mean over {count} windows of the test runs:", ""]
-    lines += [f"| model | {heads} | fit [s] |", "|---|" + "--:|" * 5]
-    for name, error in errors.items():
-        means = " | ".join(f"{e:.2f}" for e in error.mean(0))
-        lines.append(f"| {name} | {means} | {rows[name]['seconds']:.0f} |")
+    lines += [f"| model | {heads} |", "|---|" + "--:|" * 4]
+    lines += [f"| {n} | " + " | ".join(f"{m:.2f}" for m in e.mean(0)) + " |" for n, e in errors.items()]
     lines += ["", "Medians over windows:", "", f"| model | {heads} |", "|---|" + "--:|" * 4]
     lines += [f"| {n} | " + " | ".join(f"{m:.2f}" for m in np.median(e, 0)) + " |" for n, e in errors.items()]
     if HYBRID in rows:
