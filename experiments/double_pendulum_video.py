@@ -72,7 +72,7 @@ def recordings(model: kn.Model, pieces: Sequence[Run], skip: int = 2) -> list[sy
 class Stage(NamedTuple):
     """Length and number of the pieces that a fit learns from.
 
-    In half a second chaos makes some pieces a hundred times worse than others; a robust loss keeps those from deciding.
+    In half a second chaos makes some pieces far worse than others; a robust loss keeps those from deciding.
     """
 
     seconds: float

@@ -140,7 +140,14 @@ class LeastSquares(Problem):
                 f"the Jacobian of {len(residuals)} residuals by {self.size} parameters ({', '.join(self.names)}) must "
                 f"have that shape, got {jacobian.shape}"
             )
+        if isinstance(jacobian, Chain):
+            self._refuse_bounds_of_own(jacobian.sizes[-1])
         return residuals, jacobian
+
+    def _refuse_bounds_of_own(self, shared: int) -> None:
+        bounded = np.isfinite(self.lower) | np.isfinite(self.upper)
+        bounded[:shared] = False
+        self._refuse(bounded, "only parameters that all pieces of a Chain share may have bounds")
 
     def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         residuals, jacobian = self.residuals_and_jacobian(x)

@@ -150,6 +150,13 @@ def test_levenberg_marquardt_finds_the_same_as_with_the_dense_jacobian(loss):
     np.testing.assert_allclose(ours.x[:2], truth, rtol=1e-3)
 
 
+def test_bounds_of_own_numbers_are_refused():
+    problem, _ = tied_oscillators(2)
+    bounded = LeastSquares(problem.function, 6, lower=-1.0, names=("decay", "rate", "a", "b", "c", "d"))
+    with pytest.raises(ValueError, match="'a': only parameters that all pieces of a Chain share may have bounds"):
+        LevenbergMarquardt()(bounded, np.array([0.0, 3.5, 0, 0, 0, 0]))
+
+
 def test_time_grows_with_the_number_of_pieces_not_with_its_square():
     def seconds(count: int) -> float:
         J = chain(count, 40, 4, 6)
