@@ -102,6 +102,9 @@ def fit(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was stopped in that folder.")] = False,
     seed: Annotated[int, typer.Option(help="Of the held-out part, of networks and of a global search.")] = 0,
     seconds: Annotated[float | None, typer.Option(help="Most time for the search.")] = None,
+    draws: Annotated[
+        int, typer.Option(help="First weights of networks that are tried at most, where some come to a bad place.")
+    ] = 4,
     posterior: Annotated[int, typer.Option(help="So many samples of what the data leave possible.")] = 0,
     next_experiment: Annotated[
         Path | None,
@@ -144,6 +147,7 @@ def fit(
             "workers": plan,
             "resume": resume,
             "seconds": seconds,
+            "draws": draws,
             "solver": _solver(blueprint),
         }
         fit_and_write(robot, model, recordings, logs, options, folder, wishes)

@@ -167,11 +167,13 @@ def _about(robot: str, recordings: Sequence[Recording], logs: Sequence[str], opt
         "offsets",
         "gains",
         "delays",
+        "drive",
         "held_out",
         "search",
         "starts",
         "seed",
         "seconds",
+        "draws",
     )
     return {
         "knuckle": kn.__version__,

@@ -124,6 +124,7 @@ def fit(
     starts: int = 64,
     workers: int | WorkerPlan | None = None,
     seconds: float | None = None,
+    draws: int = 4,
     save: Path | str | None = None,
     resume: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -152,6 +153,8 @@ def fit(
             instruments. The result does not depend on `workers` (processes, by default one for each processor, or
             `kn.optim.Ray(address)`), unless `seconds` run out.
         seconds: for the search; Ctrl-C ends it too, and what was found so far is kept.
+        draws: first weights of networks that are tried at most; the given ones suffice where the model then holds from
+            piece to piece and what it leaves is noise.
         save: a file for the state while it runs. resume: go on from that file.
         progress: told in words what is going on. watch: told what the search sees.
     """
@@ -170,7 +173,7 @@ def fit(
             *(loss, segment, step, dict(noise or {}), dict(observe or {}), tuple(offsets), tuple(gains), tuple(delays)),
             *(drive, robust, regularise, held_out, seed),
             Search(
-                *(solver, search, starts, workers, seed, seconds, save, resume, stop),
+                *(solver, search, starts, workers, seed, seconds, draws, save, resume, stop),
                 *(progress or (lambda text: None), watch or (lambda look: None)),
             ),
         )

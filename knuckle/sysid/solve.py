@@ -13,11 +13,13 @@ import numpy as np
 from knuckle.optim import LBFGSB, LeastSquares, LevenbergMarquardt, LocalSolver, Progress, Result, Status
 from knuckle.optim.robust import TUNED
 from knuckle.optim.workers import WorkerPlan
+from knuckle.sysid.draws import End, end, holds, redrawn
 from knuckle.sysid.global_search import Method, searched
 from knuckle.sysid.interrupt import Interrupts
 from knuckle.sysid.noise import log_evidence, noise_left, reweighed
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.saved import Saved
+from knuckle.sysid.shots import Shots
 
 MANY = 300  # free numbers from which on reverse mode is used
 SETTLED = 0.05  # relative change of the noise at which it counts as known
@@ -48,6 +50,7 @@ class Search:
     workers: int | WorkerPlan | None
     seed: int
     seconds: float | None
+    draws: int
     save: Path | str | None
     resume: bool
     stop: Interrupts
@@ -66,6 +69,7 @@ class _Solve:
     def __init__(self, objective: Objective, noise: dict[str, float], given: set[str], search: Search, saved: Saved):
         self.objective, self.noise, self.given, self.search, self.saved = objective, noise, given, search, saved
         self.x, self.last, self.began = objective.first, None, time.monotonic()
+        self.draw = 0  # of the networks' first weights
         self.searched = search.method == "local"
         self.found: Result | None = None  # by the global search
         self.iterations = 0
@@ -98,9 +102,9 @@ class _Solve:
             if not self.searched:
                 self._globally()
             if self.last is None or self.last.status not in STOPPED:
-                self._until_noise_is_known(rough=self._tied and self._physical)
-                if self._tied:
-                    self._firm_ties()
+                begun = self.x, self.noise, self.objective.shots
+                self._settle()
+                self._draw_again(*begun)
         except KeyboardInterrupt:
             if self.last is None:
                 raise
@@ -113,6 +117,38 @@ class _Solve:
         if self.found is not None:
             self.last = replace(self.last, searches=self.found.searches, failures=self.found.failures)
         return self.last, self.noise
+
+    def _settle(self) -> None:
+        """From a start to its end."""
+        self._until_noise_is_known(rough=self._tied and self._physical)
+        if self._tied:
+            self._firm_ties()
+
+    def _draw_again(self, first: np.ndarray, noise: dict[str, float], shots: Shots) -> None:
+        """Other first weights of the networks while these come to no good end; the most probable end stays."""
+        while not self._physical and self.draw + 1 < self.search.draws:
+            assert self.last is not None
+            if self.last.status in STOPPED or holds(self.objective, self.x, self._tied):
+                return
+            self.draw += 1
+            self.search.progress(f"a network came to a bad place: first weights {self.draw + 1} of {self.search.draws}")
+            best, self.last = end(self.objective, self.last, self.noise), None
+            self.x, self.noise = redrawn(self.objective, first, (self.search.seed, self.draw)), noise
+            self.objective.shots, self.objective.continuity = shots, 1.0
+            try:
+                self._widen(_widened(self.objective, self.x))
+                self._settle()
+            finally:
+                self._keep(best)
+
+    def _keep(self, best: End) -> None:
+        """The more probable of an earlier end and where the search is now."""
+        status = Status.INTERRUPTED if self.last is None else self.last.status
+        if self.last is None or not end(self.objective, self.last, self.noise).probability > best.probability:
+            self.last = replace(best.last, status=status) if status in STOPPED else best.last
+            self.x, self.noise = best.last.x, best.noise
+            self.objective.shots, self.objective.continuity = best.shots, best.continuity
+        self.saved.write(self.x, self.noise, self.searched, now=True)
 
     def _until_noise_is_known(self, rough: bool = False) -> None:
         """Rounds until what is left is what was taken as noise; rough ones do not go to the end."""
@@ -228,7 +264,8 @@ class _Solve:
             value = float(given[0]) if np.ndim(given[0]) == 0 else 0.5 * float(given[0] @ given[0])
             if value < best:
                 best = value
-                self.saved.write(x, self.noise, self.searched)
+                if self.draw == 0:  # a later draw may be worse than what was found
+                    self.saved.write(x, self.noise, self.searched)
             looks += 1
             self.search.watch(Look(value, best))
             if looks > 1:  # a solver keeps what it has seen, from its second look on

@@ -12,6 +12,7 @@ import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.model.inertia import matrix_of
 from knuckle.neural import MLP, each
+from knuckle.sysid import draws, solve
 from knuckle.sysid.families import to_value
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.parameters import Prior, choose, fittable
@@ -220,6 +221,30 @@ def test_a_network_learns_what_the_model_leaves_out():
     learnt = fit.blueprint.augments["joint/force"][0].network
     force = jax.vmap(lambda network: network(jnp.array([1.0]))[0] - network(jnp.array([-1.0]))[0])(learnt)
     np.testing.assert_allclose(force / 2, [-0.08, -0.05], rtol=0.2)
+
+
+def test_first_weights_are_drawn_again_until_a_fit_holds_and_the_most_probable_end_stays(monkeypatch):
+    ends = []
+    monkeypatch.setattr(solve, "holds", lambda *_: False)
+    monkeypatch.setattr(solve, "end", lambda *given: ends.append(draws.end(*given)) or ends[-1])
+    smooth = eqx.tree_at(lambda m: m.damping, MODEL, np.zeros(2))
+    fit = kn.fit(smooth, recorded(TRUTH, runs=1), [], blueprint=small_networks(), held_out=0, draws=3)
+    first, second, best, third = ends
+    assert len({end.last.value for end in (first, second, third)}) == 3  # each from weights of its own
+    assert best.probability == max(first.probability, second.probability)
+    kept = max(ends, key=lambda end: end.probability)
+    np.testing.assert_array_equal(fit.result.x, kept.last.x)
+    assert fit.objective.continuity == kept.continuity and fit.noise == kept.noise
+
+
+def test_weights_drawn_again_have_the_spread_of_the_first_and_leave_zeros():
+    problem = objective([], small_networks())
+    again = draws.redrawn(problem, problem.first, (0, 1))
+    before, after = (problem.simulator.networks(jnp.asarray(x[: problem.size])).weights for x in (problem.first, again))
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert np.any(old != 0) == np.all(old != new)
+        assert np.std(new) < 3 * np.std(old) or np.all(old == new)
+    np.testing.assert_array_equal(problem.first[problem.size :], again[problem.size :])
 
 
 @given(st.lists(st.floats(-3, 3), min_size=6, max_size=6), st.integers(0, 99))

@@ -1,0 +1,46 @@
+"""First weights of networks: a fit that came to a bad place begins from others; the most probable end stays."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from knuckle.optim import Result
+from knuckle.sysid.left import what_is_missing
+from knuckle.sysid.noise import log_evidence
+from knuckle.sysid.objective import Objective
+from knuckle.sysid.shots import Shots
+
+FIRM = 100.0  # ties of a model that holds from piece to piece
+
+
+class End(NamedTuple):
+    """Where a search came to, with the noise and the ties that go with it."""
+
+    last: Result
+    noise: dict[str, float]
+    shots: Shots
+    continuity: float
+    probability: float  # logarithm, up to a constant
+
+
+def end(objective: Objective, last: Result, noise: dict[str, float]) -> End:
+    counts = {key: np.count_nonzero(np.asarray(weight)) for key, weight in objective.shots.weight.items()}
+    spread = sum(count * np.log(noise[key]) for key, count in counts.items() if count)
+    return End(last, noise, objective.shots, objective.continuity, log_evidence(objective, last.x) - float(spread))
+
+
+def holds(objective: Objective, x: np.ndarray, tied: bool) -> bool:
+    """Whether the model carries on from piece to piece, and what it leaves is noise."""
+    return (not tied or objective.continuity >= FIRM) and not what_is_missing(objective.by_channel(x), held=False)
+
+
+def redrawn(objective: Objective, x: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
+    """A start with the networks' first weights drawn anew: each array spread as it was, zeros as they were."""
+    rng, simulator = np.random.default_rng(seed), objective.simulator
+    assert simulator.blueprint is not None
+    drawn = jax.tree.map(lambda w: np.mean(w) + np.std(w) * rng.standard_normal(w.shape), simulator.blueprint.weights)
+    return np.concatenate([x[: simulator.physical], ravel_pytree(drawn)[0], x[simulator.size :]])
