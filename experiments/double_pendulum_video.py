@@ -104,6 +104,7 @@ def fitted(model: kn.Model, runs: Sequence[Run], stage: Stage, blueprint=None, n
         integrator=kn.RK4(),
         step=1.01 * STEP,
         solver=LevenbergMarquardt(value_tolerance=1e-6, max_iterations=40),
+        draws=1,
         progress=lambda text: print(f"  {seconds:g} s: {text}", flush=True),
     )
 

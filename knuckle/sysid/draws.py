@@ -38,6 +38,12 @@ def holds(objective: Objective, x: np.ndarray, tied: bool) -> bool:
     return (not tied or objective.continuity >= FIRM) and not what_is_missing(objective.by_channel(x), held=False)
 
 
+def untrained(objective: Objective) -> bool:
+    """Whether networks begin without effect, with arrays of zeros: trained weights are not drawn anew."""
+    blueprint = objective.simulator.blueprint
+    return blueprint is not None and any(not np.any(w) for w in jax.tree.leaves(blueprint.weights))
+
+
 def redrawn(objective: Objective, x: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
     """A start with the networks' first weights drawn anew: each array spread as it was, zeros as they were."""
     rng, simulator = np.random.default_rng(seed), objective.simulator

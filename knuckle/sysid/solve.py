@@ -13,7 +13,7 @@ import numpy as np
 from knuckle.optim import LBFGSB, LeastSquares, LevenbergMarquardt, LocalSolver, Progress, Result, Status
 from knuckle.optim.robust import TUNED
 from knuckle.optim.workers import WorkerPlan
-from knuckle.sysid.draws import End, end, holds, redrawn
+from knuckle.sysid.draws import End, end, holds, redrawn, untrained
 from knuckle.sysid.global_search import Method, searched
 from knuckle.sysid.interrupt import Interrupts
 from knuckle.sysid.noise import log_evidence, noise_left, reweighed
@@ -126,7 +126,7 @@ class _Solve:
 
     def _draw_again(self, first: np.ndarray, noise: dict[str, float], shots: Shots) -> None:
         """Other first weights of the networks while these come to no good end; the most probable end stays."""
-        while not self._physical and self.draw + 1 < self.search.draws:
+        while untrained(self.objective) and self.draw + 1 < self.search.draws:
             assert self.last is not None
             if self.last.status in STOPPED or holds(self.objective, self.x, self._tied):
                 return

@@ -245,6 +245,8 @@ def test_weights_drawn_again_have_the_spread_of_the_first_and_leave_zeros():
         assert np.any(old != 0) == np.all(old != new)
         assert np.std(new) < 3 * np.std(old) or np.all(old == new)
     np.testing.assert_array_equal(problem.first[problem.size :], again[problem.size :])
+    trained = kn.Blueprint(small_networks().augments).with_weights(jax.tree.map(lambda w: w + 0.1, before))
+    assert draws.untrained(problem) and not draws.untrained(objective([], trained))
 
 
 @given(st.lists(st.floats(-3, 3), min_size=6, max_size=6), st.integers(0, 99))
