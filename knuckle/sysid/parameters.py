@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import native
+from knuckle.contact.pairs import contact_pairs
 from knuckle.contact.resolve import ContactModel
 from knuckle.model.model import Model
 from knuckle.sysid.families import CONTACT_FAMILIES, FAMILIES, Family, free_bounds, places, to_free, to_value
@@ -171,10 +172,17 @@ def _prior(pattern: str, prior) -> Prior:
     raise ValueError(f"free: {pattern!r} needs kn.Prior(...), (lower, upper) or None, got {prior!r}")
 
 
+def _friction_of_shapes(model: Model, contact: ContactModel) -> float:
+    """What contacts have where their model has no friction of its own, as one number: of each pair the larger."""
+    sliding = np.asarray(model.geometry.friction)[:, 0]
+    pairs = contact_pairs(model, self_collision=contact.self_collision)
+    return float(np.mean([max(sliding[pair.a], sliding[pair.b]) for pair in pairs])) if pairs else 1.0
+
+
 def _parameter(name: str, family: Family, place, model: Model, contact, prior: Prior, at: int) -> Parameter:
     value = family.find(contact) if family.owner == "contact" else family.find(model)
     if value is None:
-        value = 0.5  # friction that the shapes give, as one number for all contacts
+        value = _friction_of_shapes(model, contact)
     start = np.array(value if place is None else np.asarray(value)[place], float)
     size = 6 if family.kind == "moments" else max(start.size, 1)
     scale = float(np.abs(start).max()) if family.kind == "zero or more" and np.any(start) else family.scale

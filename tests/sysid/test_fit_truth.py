@@ -78,6 +78,7 @@ def test_friction_of_contact_is_found_from_sliding():
     fit = kn.fit(model, runs, ["contact.friction"], contact=Impulse(), held_out=0)
     assert fit["contact.friction"].value == pytest.approx(0.35, rel=0.01)
     assert fit["contact.friction"].verdict == "determined"
+    assert fit["contact.friction"].before == 1.0  # that of the shapes
     assert isinstance(fit.contact, Impulse) and fit.contact.friction == pytest.approx(0.35, rel=0.01)
 
 
