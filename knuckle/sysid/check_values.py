@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from knuckle.sysid.draft import Draft
+from knuckle.sysid.drives import drives
 from knuckle.sysid.entries import dimensions, single_joints
 from knuckle.sysid.findings import Report
 from knuckle.sysid.recording import gaps
@@ -23,7 +24,9 @@ def check_finite(draft: Draft, report: Report) -> None:
             bad = ~np.isfinite(values[:, j])
             place = draft.place(channel, j)
             if bad.all():
-                draft.say(report, "not measured", place, len(bad), "note", "no column for it, or nothing in it")
+                moves = drives(draft.model, channel, j)
+                detail = "no column for it, or nothing in it" + (": a fit takes it as 0" if moves else "")
+                draft.say(report, "not measured", place, len(bad), "suspect" if moves else "note", detail)
             elif bad.any():
                 first = draft.time[np.argmax(bad)]
                 draft.say(

@@ -77,7 +77,10 @@ class Fit:
         """In words, channels of which the fit leaves more than noise."""
         with jax.enable_x64(True):
             left = self.objective.by_channel(self.result.x)
-        return what_is_missing(left, held=self.shots.control.shape[-1] > 0 and not self.shots.linear)
+        control = self.shots.control
+        found = what_is_missing(left, held=control.shape[-1] > 0 and not self.shots.linear)
+        idle = found and control.shape[-1] > 0 and not control.any()
+        return [*found, "all controls were taken as 0: is what drove the robot in the recordings?"] if idle else found
 
     def __getitem__(self, name: str) -> Estimate:
         found = [e for e in self.estimates if e.name == name]

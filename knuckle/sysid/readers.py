@@ -17,6 +17,7 @@ from knuckle.sysid.check_rotation import check_quaternions
 from knuckle.sysid.check_torques import check_torques
 from knuckle.sysid.check_values import check_finite, check_frozen, check_spikes, check_wrapped, jumps
 from knuckle.sysid.draft import Draft
+from knuckle.sysid.drives import check_drives
 from knuckle.sysid.entries import CHANNELS, names_of
 from knuckle.sysid.files import LIMIT, is_saved, load_saved
 from knuckle.sysid.findings import RecordingError, Report, listed
@@ -162,6 +163,7 @@ def _examined(drafts: list[Draft], report: Report, units: Units | None, quaterni
     """All checks, in an order in which each can rely on those before it."""
     for draft in drafts:
         check_finite(draft, report)
+        check_drives(draft, report)
     check_units(drafts, report, units)
     for draft in drafts:
         check_quaternions(draft, report, quaternion)

@@ -14,6 +14,7 @@ from scipy.signal import savgol_filter
 
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model
+from knuckle.sysid.drives import DRIVES, controls_of, drive_channel
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.split import resample, segments
 
@@ -21,7 +22,6 @@ Leaf = Array | np.ndarray
 UNEVEN = 1e-3  # share of a period that stamps may be off before a recording is brought to even times
 STEADY = 11  # samples that a start is estimated from where there may be outliers
 Drive = Literal["held", "linear"]
-DRIVES = ("control", "tau")  # channels that drive a simulation rather than being compared with it
 
 
 class Shots(eqx.Module):
@@ -75,7 +75,7 @@ def make_shots(
         for k, piece in enumerate(run)
     ]
     stacked = jax.tree.map(lambda *parts: np.stack(parts), *rows)
-    linear = drive == "linear" or (drive is None and all(_drive_channel(r) == "tau" for r in even))
+    linear = drive == "linear" or (drive is None and all(drive_channel(r) == "tau" for r in even))
     return Shots(**stacked, period=period, history=history, samples=samples, linear=linear)
 
 
@@ -125,20 +125,9 @@ def _row(model, whole: Recording, piece: Recording, k: int, run, samples: int, h
 
 def _drive(model: Model, whole: Recording, first: int, samples: int, history: int) -> np.ndarray:
     """Controls from `history` samples before the first on; held at the ends of the recording."""
-    key = _drive_channel(whole)
-    if key is None or model.nu == 0:
-        return np.zeros((history + samples, model.nu))
-    values = whole[key].values
-    if values.shape[1] != model.nu:
-        raise ValueError(
-            f"recording {whole.name!r}: {key} has {values.shape[1]} entries, the model {model.nu} actuators"
-        )
+    values = controls_of(model, whole)
     at = np.clip(np.arange(first - history, first + samples), 0, len(values) - 1)
     return values[at]
-
-
-def _drive_channel(recording: Recording) -> str | None:
-    return next((key for key in DRIVES if key in recording.channels), None)
 
 
 def measured_start(model: Model, piece: Recording, noise: Mapping[str, float]):

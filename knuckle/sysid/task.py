@@ -12,6 +12,7 @@ from knuckle.integrate import Integrator
 from knuckle.model.model import Model
 from knuckle.optim import Result
 from knuckle.optim.robust import Loss as Robust
+from knuckle.sysid.drives import DRIVES
 from knuckle.sysid.held_out import HeldOut, held_out_errors
 from knuckle.sysid.measuring import chosen_instruments, seen_through
 from knuckle.sysid.noise import counted_once, noise_of
@@ -20,7 +21,7 @@ from knuckle.sysid.parameters import Parameters
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.resolution import longest_step
 from knuckle.sysid.shooting import Instruments, Observe, Simulator
-from knuckle.sysid.shots import DRIVES, Drive, Shots, make_shots
+from knuckle.sysid.shots import Drive, Shots, make_shots
 from knuckle.sysid.solve import Search, solve
 from knuckle.sysid.split import split
 from knuckle.taps import Blueprint

@@ -61,3 +61,42 @@ def test_noise_is_not_called_a_lack_and_a_slow_wave_is():
 def test_an_unknown_drive_is_refused(log):
     with pytest.raises(ValueError, match="drive: expected one of held, linear, got 'spline'"):
         sysid.fit(MODEL, log, drive="spline")  # pyright: ignore
+
+
+def arm(*actuators) -> kn.Model:
+    first = kn.Link("a", joints=kn.revolute("y", name="j1"), mass=1.0, inertia=(0.1, 0.1, 0.1))
+    second = kn.Link("b", "a", kn.revolute("y", name="j2"), (0, 0, -0.3), mass=1.0, inertia=(0.1, 0.1, 0.1))
+    return kn.build([first, second], actuators=actuators)
+
+
+def with_torques(model: kn.Model, tau) -> sysid.Recording:
+    time = 0.01 * np.arange(50)
+    return sysid.Recording.of(model, time, q=np.zeros((50, 2)), tau=np.tile(tau, (50, 1)))
+
+
+def test_measured_torques_reach_the_motors_of_their_joints_through_the_gear():
+    model = arm(kn.motor("j2", gear=4.0), kn.motor("j1"))  # in another order than the joints
+    shots = make_shots(model, [with_torques(model, [3.0, 8.0])], length=None, noise={"q": 1e-3})
+    np.testing.assert_allclose(shots.control[0], np.tile([2.0, 3.0], (50, 1)), atol=1e-12)
+    control = np.asarray(shots.control[0, 0])
+    force = jax.jit(kn.forces.actuator_force)(model, np.zeros(2), np.zeros(2), control)
+    np.testing.assert_allclose(force, [3.0, 8.0], atol=1e-6)
+
+
+@pytest.mark.parametrize("actuators", [(), (kn.motor("j1"), kn.position_servo("j2", kp=10.0)), (kn.motor("j1"),)])
+def test_torques_that_no_motor_can_do_are_refused(actuators):
+    model = arm(*actuators)
+    with pytest.raises(ValueError, match=r"torques of .*j2 were measured, but the model has no motor there"):
+        make_shots(model, [with_torques(model, [3.0, 8.0])], length=None, noise={"q": 1e-3})
+    idle = make_shots(model, [with_torques(model, [0.0, 0.0])], length=None, noise={"q": 1e-3})
+    assert not np.any(idle.control)
+
+
+def test_a_log_that_does_not_say_what_drove_the_robot_is_suspect(tmp_path):
+    model = arm(kn.motor("j1"), kn.motor("j2"))
+    rows = "".join(f"{0.01 * k},{np.sin(k / 9)},{np.cos(k / 7)},1\n" for k in range(60))
+    (tmp_path / "log.csv").write_text("time,j1,j2,tau_j2\n" + rows)
+    found = sysid.read_recordings(tmp_path / "log.csv", model).report.of("not measured")
+    assert [(f.place, f.action) for f in found] == [("tau j1", "suspect")] and "takes it as 0" in found[0].detail
+    found = sysid.read_recordings(tmp_path / "log.csv", model, ignore="tau_j2").report.of("not driven")
+    assert [f.action for f in found] == ["suspect"]
