@@ -191,8 +191,8 @@ def _one_of(name: str, value: str, kinds) -> None:
 def _fitted(task: Task, found: Found) -> Fit:
     objective, result, noise, errors = found
     simulator, known = objective.simulator, objective.simulator.physical
-    sure = certainty(objective.sensitivity(result.x), known, objective.prior[:known], objective.labels[:known])
-    z = result.x[: objective.size]
+    z, jacobian = result.x[: objective.size], objective.sensitivity(result.x)
+    sure = certainty(jacobian, known, objective.prior[:known], objective.labels[:known], task.parameters, z)
     rows = estimates(task.parameters, z, sure) + instrument_estimates(objective, z, sure)
     used = simulator.used(jnp.asarray(z))
     return Fit(*used, rows, sure, noise, errors, result, simulator, objective.shots, objective, task)

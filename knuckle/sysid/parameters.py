@@ -19,6 +19,7 @@ from knuckle.contact.resolve import ContactModel
 from knuckle.model.model import Model
 from knuckle.sysid.families import CONTACT_FAMILIES, FAMILIES, Family, free_bounds, places, to_free, to_value
 
+MOMENTS = ("xx", "yy", "zz", "xy", "xz", "yz")
 DEFAULT = ("*.mass", "*.com", "*.inertia", "*.damping", "*.friction")
 
 
@@ -52,6 +53,17 @@ class Parameter:
     def of_contact(self) -> bool:
         return self.family.owner == "contact"
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """A name for each number of the value."""
+        if self.start.size == 1:
+            return (self.name,)
+        if self.family.kind == "moments":
+            return tuple(f"{self.name}.{entry}" for entry in MOMENTS)
+        if self.family.kind == "any" and self.start.shape == (3,):
+            return tuple(f"{self.name}.{axis}" for axis in "xyz")
+        return tuple(f"{self.name}[{k}]" for k in range(self.start.size))
+
     def value(self, z: Float[Array, " free"]) -> Float[Array, "..."]:
         return to_value(self.family.kind, self.start, self.scale, z[self.free])
 
@@ -81,8 +93,25 @@ class Parameters(tuple[Parameter, ...]):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """A name for each free number."""
-        return tuple(_label(p, k) for p in self for k in range(p.free.stop - p.free.start))
+        """A name for each free number: that of an entry, but for moments, which are free by factors (log-Cholesky)."""
+        factors = [f"factor[{k}]" for k in range(len(MOMENTS))]
+        return tuple(
+            label
+            for p in self
+            for label in ([f"{p.name}.{f}" for f in factors] if p.family.kind == "moments" else p.entries)
+        )
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """A name for each number of all values; there are as many as free numbers."""
+        return tuple(name for p in self for name in p.entries)
+
+    def entries_by_free(self, z: Float[np.ndarray, " free"]) -> Float[np.ndarray, "entry free"]:
+        """Change of the entries by the free numbers, both in units of what was known before."""
+        if not self:
+            return np.zeros((0, 0))
+        slope = np.asarray(self.values_and_slopes(z)[1]) * self.deviation
+        return slope / np.linalg.norm(slope, axis=1, keepdims=True)
 
     @cached_property
     def values_and_slopes(self) -> Callable:
@@ -105,10 +134,6 @@ class Parameters(tuple[Parameter, ...]):
             array = jnp.asarray(p.family.find(model))
             model = eqx.tree_at(p.family.find, model, array.at[p.place].set(p.value(z).astype(array.dtype)))
         return model, contact
-
-
-def _label(p: Parameter, k: int) -> str:
-    return p.name if p.start.size == 1 else f"{p.name}[{k}]"
 
 
 def fittable(model: Model, contact: ContactModel | None = None) -> dict[str, tuple[Family, Any]]:

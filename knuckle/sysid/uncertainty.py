@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from scipy.stats import norm
 
 from knuckle.optim.chain import Chain
 from knuckle.sysid.families import Kind
-from knuckle.sysid.parameters import Parameter, Parameters
+from knuckle.sysid.parameters import MOMENTS, Parameter, Parameters
 
 DETERMINED, PARTLY = 0.1, 0.5  # deviation after the fit over the one before
 SILENT = 1e-3  # effect of a parameter on the data, over the noise, below which it has none
@@ -39,15 +40,18 @@ class Certainty(NamedTuple):
     covariance: np.ndarray  # of the free numbers
     singular_values: np.ndarray  # of the data alone, in units of what was known before; below 1 they tell nothing
     directions: np.ndarray  # rows: combinations of free numbers, one for each singular value
-    effects: np.ndarray  # what each free number by itself does to the data, in the same units
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of the free numbers
+    entries: tuple[str, ...]  # names of the numbers that parameters have, as many as free numbers
+    by_free: np.ndarray  # their change by the free numbers, both in units of what was known before
+    effects: np.ndarray  # what each entry by itself does to the data, in the same units
 
     def untold(self, most: int | None = None) -> list[str]:
         """Combinations that the data do not tell, in words; at most so many of them."""
         silent = self.effects < SILENT
-        found = [f"the data do not depend on {', '.join(_grouped(self.labels, silent))}"] if silent.any() else []
-        rows = _sparse(self.directions[self.singular_values <= 1.0] * ~silent)
-        found += [_in_words(row, self.labels) for row in rows[:most]]
+        found = [f"the data do not depend on {', '.join(_grouped(self.entries, silent))}"] if silent.any() else []
+        unseen = self.directions[self.singular_values <= 1.0] @ self.by_free.T
+        rows = _sparse(np.linalg.qr(unseen.T)[0].T * ~silent)
+        found += [_in_words(row, self.entries) for row in rows[:most]]
         if most is not None and len(rows) > most:
             found.append(f"{len(rows) - most} more combinations are not seen in the data")
         return found
@@ -76,12 +80,19 @@ def interval(function: Callable, z: np.ndarray, covariance: np.ndarray, level: f
     return Interval(value, deviation, value - width, value + width)
 
 
-def _grouped(labels: tuple[str, ...], chosen: np.ndarray) -> list[str]:
-    """Names of the chosen numbers; a parameter of which all are chosen by its own name."""
-    whole = {label.partition("[")[0] for label in labels}
-    whole -= {label.partition("[")[0] for label, there in zip(labels, chosen, strict=True) if not there}
-    named = [label for label, there in zip(labels, chosen, strict=True) if there]
-    return list(dict.fromkeys(n.partition("[")[0] if n.partition("[")[0] in whole else n for n in named))
+def _whole(entry: str) -> str:
+    """The parameter that an entry belongs to: upper.com of upper.com.x."""
+    name, _, part = entry.rpartition(".")
+    return name if part in (*"xyz", *MOMENTS) else entry.partition("[")[0]
+
+
+def _grouped(entries: tuple[str, ...], chosen: np.ndarray) -> list[str]:
+    """Names of the chosen entries; a parameter with three or more of them, all chosen, by its own name."""
+    there = Counter(map(_whole, entries))
+    named = [entry for entry, chosen_too in zip(entries, chosen, strict=True) if chosen_too]
+    counts = Counter(map(_whole, named))
+    short = {name for name, count in counts.items() if count == there[name] >= 3}
+    return list(dict.fromkeys(_whole(name) if _whole(name) in short else name for name in named))
 
 
 def _sparse(directions: np.ndarray) -> np.ndarray:
@@ -95,8 +106,8 @@ def _sparse(directions: np.ndarray) -> np.ndarray:
     return np.linalg.solve(rows[:, pivots], rows) if len(rows) else rows
 
 
-def _in_words(row: np.ndarray, labels: tuple[str, ...]) -> str:
-    parts = sorted(((abs(w), w, label) for w, label in zip(row, labels, strict=True)), reverse=True)
+def _in_words(row: np.ndarray, entries: tuple[str, ...]) -> str:
+    parts = sorted(((abs(w), w, label) for w, label in zip(row, entries, strict=True)), reverse=True)
     named = [(w, label) for share, w, label in parts if share >= NOTABLE * parts[0][0]][:6]
     if len(named) == 1:
         return f"{named[0][1]} is not determined by the data"
@@ -104,10 +115,18 @@ def _in_words(row: np.ndarray, labels: tuple[str, ...]) -> str:
     return f"a change of {together} together is not seen in the data"
 
 
-def certainty(jacobian: Chain, size: int, prior: np.ndarray, labels: tuple[str, ...]) -> Certainty:
+def certainty(
+    jacobian: Chain,
+    size: int,
+    prior: np.ndarray,
+    labels: tuple[str, ...],
+    parameters: Parameters = Parameters(),
+    z: np.ndarray | None = None,
+) -> Certainty:
     """From the Jacobian of all residuals (each of deviation 1), whose first `size` columns are the free numbers.
 
     Its last rows of shared numbers are what was known before of each. Starts and weights of networks are eliminated.
+    The first free numbers are those of the parameters, at z; words speak of their entries, and of the rest by label.
     """
     shared = jacobian.sizes[-1]
     others = jacobian.alone.copy()
@@ -117,8 +136,12 @@ def certainty(jacobian: Chain, size: int, prior: np.ndarray, labels: tuple[str, 
     data = np.asarray(np.linalg.qr(np.roll(rows, weights, axis=1), mode="r"))[weights:, weights:] * prior
     _, values, directions = np.linalg.svd(data)
     covariance = np.linalg.inv(data.T @ data + np.eye(size)) * np.outer(prior, prior)
-    effects = np.linalg.norm(jacobian.by_shared.reshape(-1, shared)[:, :size] * prior, axis=0)
-    return Certainty(covariance, values, directions, effects, labels)
+    by_free, own = np.eye(size), parameters.size
+    if z is not None:
+        by_free[:own, :own] = parameters.entries_by_free(z[:own])
+    by_entry = np.linalg.solve(by_free.T, (jacobian.by_shared.reshape(-1, shared)[:, :size] * prior).T)
+    entries = (*parameters.entries, *labels[own:])
+    return Certainty(covariance, values, directions, labels, entries, by_free, np.linalg.norm(by_entry, axis=1))
 
 
 def estimates(parameters: Parameters, z: np.ndarray, sure: Certainty, level: float = 0.95) -> list[Estimate]:
@@ -144,10 +167,10 @@ def _of_parameter(
     deviation = np.sqrt(np.maximum(np.diag(slope @ covariance @ slope.T), 0.0))
     prior = np.sqrt(np.diag(slope @ np.diag(p.deviation**2) @ slope.T))
     lower, upper = _bounds(p.family.kind, value, width * deviation)
-    names = [p.name] if len(value) == 1 else [f"{p.name}[{k}]" for k in range(len(value))]
+    columns = zip(p.entries, prior, before + 0.0, value + 0.0, deviation, lower, upper, strict=True)  # -0 becomes 0
     return [
         Estimate(name, p.family.unit, float(a), float(b), float(off), float(low), float(high), verdict(off, last))
-        for name, last, a, b, off, low, high in zip(names, prior, before, value, deviation, lower, upper, strict=True)
+        for name, last, a, b, off, low, high in columns
     ]
 
 

@@ -50,9 +50,9 @@ def test_the_length_of_a_link_is_found_as_the_placement_of_the_next_joint():
     truth = eqx.tree_at(lambda m: m.position, PENDULUM, placed)
     fit = kn.fit(PENDULUM, recorded(truth, runs=2), ["elbow.placement"], held_out=0)
     along = int(np.argmax(np.abs(placed[1])))
-    estimate = fit[f"elbow.placement[{along}]"]
+    estimate = fit[f"elbow.placement.{'xyz'[along]}"]
     assert estimate.value == pytest.approx(placed[1, along], rel=0.01) and estimate.verdict == "determined"
-    assert fit["elbow.placement[1]"].verdict == "not determined"  # along the axes of both joints
+    assert fit["elbow.placement.y"].verdict == "not determined"  # along the axes of both joints
 
 
 def touching(*joints):
