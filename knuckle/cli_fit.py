@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HIDDEN = (6,)  # sizes of the hidden layers of networks by default
 JOINT_FORCES = ("joint/force", "joint/passive_force")
+SHOWN = 20  # recordings
 DEMO_ROBOT, DEMO_SECONDS = "double_pendulum", 60.0
 
 
@@ -47,6 +48,13 @@ class Driven(StrEnum):
 
     HELD = "held"
     LINEAR = "linear"
+
+
+class Angles(StrEnum):
+    """Units of angles."""
+
+    RAD = "rad"
+    DEG = "deg"
 
 
 class Method(StrEnum):
@@ -85,6 +93,8 @@ def fit(
         list[str] | None, typer.Option(help="What a column is: 'enc_a=q shoulder'; again for more.")
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="A column or topic to leave out; again for more.")] = None,
+    units: Annotated[Angles | None, typer.Option(help="Of angles without a unit in their header; else found.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Samples per second of logs without times.")] = None,
     offset: Annotated[list[str] | None, typer.Option(help="A channel with an unknown offset, such as q.")] = None,
     gain: Annotated[list[str] | None, typer.Option(help="A channel with an unknown scale, such as q.")] = None,
     delay: Annotated[list[str] | None, typer.Option(help="What may be late: sensor or actuator.")] = None,
@@ -94,7 +104,7 @@ def fit(
     ] = None,
     held_out: Annotated[float, typer.Option(help="Share of the data that the fit does not see.")] = 0.25,
     search: Annotated[Method, typer.Option(help="From the description only, or many local searches.")] = Method.LOCAL,
-    starts: Annotated[int, typer.Option(help="Local searches of a global one.")] = 64,
+    starts: Annotated[int | None, typer.Option(help="Local searches of a global one; by default 64.")] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes for a global search; by default one for each processor.")
     ] = None,
@@ -125,7 +135,15 @@ def fit(
             patterns, plan = _patterns(free), _plan(search, starts, workers, ray)
             model = load(robot, repair_inertia=repair_inertia)
             blueprint = networks(model, network or (), TOUCHING[contact], seed)
-            recordings = _recordings(model, logs, _pairs(column or (), "--column"), ignore or ())
+            if rate is not None and not (math.isfinite(rate) and rate > 0):
+                raise ValueError(f"--rate must be a positive number of samples per second, got {rate:g}")
+            reading = {
+                "columns": _pairs(column or (), "--column"),
+                "ignore": ignore or (),
+                "units": units,
+                "rate": rate,
+            }
+            recordings = _recordings(model, logs, reading)
             folder = made_folder(folder or Path("runs") / f"{Path(robot).stem}_fit")
         except (ValueError, OSError) as error:
             fail(str(error))
@@ -143,7 +161,7 @@ def fit(
             "held_out": held_out,
             "seed": seed,
             "search": search.replace("-", " "),
-            "starts": starts,
+            "starts": 64 if starts is None else starts,
             "workers": plan,
             "resume": resume,
             "seconds": seconds,
@@ -204,15 +222,17 @@ def _solver(blueprint: kn.Blueprint | None) -> LevenbergMarquardt | None:
     return LevenbergMarquardt(value_tolerance=1e-6, max_iterations=1000) if small else None
 
 
-def _plan(search: Method, starts: int, workers: int | None, ray: str | None) -> int | Ray | None:
+def _plan(search: Method, starts: int | None, workers: int | None, ray: str | None) -> int | Ray | None:
     """Where a global search is done."""
     from knuckle.optim import Ray
 
-    if search is Method.LOCAL and (workers is not None or ray is not None):
-        raise ValueError("--workers and --ray are for a global search: give --search basin-hopping or population too")
+    if search is Method.LOCAL and any(option is not None for option in (starts, workers, ray)):
+        raise ValueError(
+            "--starts, --workers and --ray are for a global search: give --search basin-hopping or population too"
+        )
     if workers is not None and ray is not None:
         raise ValueError("--workers are processes of this machine, --ray a cluster: give one of them")
-    if starts < 1 or (workers is not None and workers < 0):
+    if (starts is not None and starts < 1) or (workers is not None and workers < 0):
         raise ValueError(f"--starts must be 1 or more and --workers 0 or more, got {starts} and {workers}")
     return workers if ray is None else Ray(ray)
 
@@ -240,15 +260,17 @@ def _patterns(texts: Sequence[str] | None) -> dict[str, tuple[float, float] | No
     return found
 
 
-def _recordings(model: kn.Model, logs: Sequence[str], columns: dict[str, str], ignore: Sequence[str]) -> Recordings:
+def _recordings(model: kn.Model, logs: Sequence[str], options: dict) -> Recordings:
     from knuckle import sysid
 
-    found = sysid.read_recordings(logs, model, columns=columns, ignore=ignore)
+    found = sysid.read_recordings(logs, model, **options)
     if not len(found):
         raise ValueError(f"there is no recording in {', '.join(logs)}")
     out.print(f"[bold]{plain(model.name)}[/]: {len(found)} recordings, {sum(map(len, found))} samples")
-    for recording in found[:20]:
+    for recording in found[:SHOWN]:
         out.print(f"  {plain(repr(recording))}")
+    if len(found) > SHOWN:
+        out.print(f"  and {len(found) - SHOWN} more")
     if len(found.report):
         out.print("found in the logs:")
         out.print(found.report.table())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,13 @@ def results(folder: Path) -> dict[str, np.ndarray]:
 
 def test_version(knuckle):
     assert knuckle("--version").output.strip() == f"knuckle {kn.__version__}"
+
+
+def test_the_package_runs_as_a_module(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["knuckle", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("knuckle", run_name="__main__")
+    assert capsys.readouterr().out.strip() == f"knuckle {kn.__version__}"
 
 
 @pytest.mark.parametrize("robot", robots.names())

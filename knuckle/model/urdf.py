@@ -254,7 +254,7 @@ class _Reader:
         try:
             path = self.folders.find(name)
             if path is None:
-                raise FileNotFoundError(f"the file was not found: the shape is left out (see package_paths): {name}")
+                raise FileNotFoundError("the file was not found: the shape is left out (see package_paths)")
             if name not in self.meshes:
                 self.meshes[name] = read_mesh(path, name)
         except PathEscape as escape:

@@ -41,7 +41,7 @@ def save(path: Path, state: State, settings: dict) -> bool:
 def load(path: Path, settings: dict) -> State:
     """The saved state of the same search; one of another search is refused, with what differs."""
     if not path.exists():
-        raise FileNotFoundError(f"there is no saved search at {path}: run without resume=True to begin one")
+        raise FileNotFoundError(f"there is no saved search at {path}: run without resume to begin one")
     try:
         with np.load(path, allow_pickle=False) as file:
             state = {name: file[name] for name in file.files}

@@ -19,7 +19,7 @@ from knuckle.sysid.raw import Column, Run, Stream
 from knuckle.sysid.recording import Channel
 from knuckle.sysid.split import interpolated
 from knuckle.sysid.times import LONG_AGO, Clock, clock, in_order, pieces, without_duplicates
-from knuckle.sysid.words import is_derived, title_and_unit
+from knuckle.sysid.words import is_derived, is_time, title_and_unit
 
 LATEST = 1e12  # times beyond this [s] are none
 ROW_NUMBERS = ("index", "row", "unnamed: 0", "1")
@@ -70,7 +70,7 @@ def _places(path: Path, run: Run, model: Model, mapping: Mapping[str, str], igno
     waiting: list[Column] = []
     for column in run.columns:
         if is_ignored(column.name, ignore) or is_ignored(column.title, ignore):
-            report.add("ignored", column.name, 1, "note", "as ignore= says", run.name)
+            report.add("ignored", column.name, 1, "note", "as asked", run.name)
             continue
         target = mapping.get(column.name, mapping.get(column.title))
         if target is not None:
@@ -116,15 +116,16 @@ def _mismatch(run: Run, lost: Sequence[Column], model: Model) -> str:
     first = lost[0]
     kinds = {c.name: "text" if c.text else f"{c.values.shape[1]} wide" for c in lost if c.text or c.values.ndim == 2}
     names = [f"{c.name} ({kinds[c.name]})" if c.name in kinds else c.name for c in lost]
-    example = (model.joint_names or ("joint",))[0]
+    timed = any(is_time(c.title) for c in run.columns)
+    example = f"q {(model.joint_names or ('joint',))[0]}" if timed else "time [s]"
     return (
         f"no place for {len(lost)} of {len(run.columns)} columns: {listed(names)}\n"
         f"  columns found: {listed(c.name for c in run.columns)}\n"
         f"  joints of the model: {listed(model.joint_names)} (nq = {model.nq}, nv = {model.nv})\n"
         f"  actuators: {listed(model.actuators.names)}\n"
         f"  links and frames: {listed(body_names(model))}\n"
-        f"  say what a column is with columns={{{first.name!r}: 'q {example}'}}, or leave it out with "
-        f"ignore=[{first.name!r}]"
+        f"  say what a column is with columns={{{first.name!r}: {example!r}}}, or leave it out with "
+        f"ignore=[{first.name!r}];\n  on the command line --column '{first.name}={example}' or --ignore '{first.name}'"
     )
 
 
@@ -138,7 +139,9 @@ def _check_twice(path: Path, found: Mapping[str, Place]) -> None:
         other = whole.get(p.channel, other) if p.entry is not None else other
         if other != name:
             raise RecordingError(
-                path, f"columns {other!r} and {name!r} both are {p.channel} {p.entry or ''}; leave one out with ignore="
+                path,
+                f"columns {other!r} and {name!r} both are {p.channel} {p.entry or ''}; "
+                "leave one out with ignore= (--ignore)",
             )
 
 
@@ -165,12 +168,12 @@ def _clock(path: Path, stream: Stream, places, run: Run, rate: float | None, rep
             return pair
     if len(times) > 1:
         names = listed(c.name for c in times)
-        raise RecordingError(path, f"several columns of times: {names}; leave all but one out with ignore=")
+        raise RecordingError(path, f"several columns of times: {names}; leave all but one out with ignore= (--ignore)")
     if not times:
         given = rate or run.rate
         if not given:
             raise RecordingError(
-                path, f"no column of times in {run.name}; say how often it was sampled with rate= [Hz]"
+                path, f"no column of times in {run.name}; say how often it was sampled with rate= (--rate) [Hz]"
             )
         report.add("no times", run.name, len(stream), "note", f"sampled at {given:.6g} Hz", run.name)
         return Clock(np.arange(len(stream)) / given, 1.0)

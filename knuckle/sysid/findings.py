@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -64,12 +64,15 @@ class Report(Sequence[Finding]):
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._findings)
 
-    def table(self) -> Table:
-        """For a console; text from the log is never taken for markup."""
+    def table(self, most: int = 60) -> Table:
+        """For a console, like findings together; text from the log is never taken for markup."""
         table = Table("recording", "place", "finding", "count", "action", "detail", title=None)
-        for f in self._findings:
+        rows = together(self._findings)
+        for f in rows[:most]:
             cells = (f.recording, f.place, f.what, str(f.count), f.action, f.detail)
             table.add_row(*(Text(printable(cell)) for cell in cells))
+        if len(rows) > most:
+            table.add_row("...", "", f"{len(rows) - most} more rows", "", "", "a Report is a sequence of them all")
         return table
 
     def __str__(self) -> str:
@@ -82,6 +85,32 @@ class Report(Sequence[Finding]):
 
     def __repr__(self) -> str:
         return f"Report({len(self)} findings)"
+
+
+def together(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings that differ in their places only as one, and then those that differ in their recordings only."""
+    return _merged(_merged(findings, "place"), "recording")
+
+
+def _merged(findings: Iterable[Finding], field: Literal["place", "recording"]) -> list[Finding]:
+    groups: dict[Finding, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(replace(finding, count=0, **{field: ""}), []).append(finding)
+    return [
+        replace(alike, count=sum(f.count for f in group), **{field: _named([getattr(f, field) for f in group])})
+        for alike, group in groups.items()
+    ]
+
+
+def _named(names: Sequence[str]) -> str:
+    """Names in a row, each once: `q a, b, c` for entries of one channel."""
+    names = list(dict.fromkeys(names))
+    if len(names) == 1:
+        return names[0]
+    channel = names[0].partition(" ")[0]
+    if all(name.startswith(f"{channel} ") for name in names):
+        names = [names[0], *(name.removeprefix(f"{channel} ") for name in names[1:])]
+    return listed(names, 8)
 
 
 def printable(text: str, most: int = 200) -> str:

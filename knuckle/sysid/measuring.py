@@ -14,12 +14,13 @@ from knuckle.sysid.uncertainty import Certainty, Estimate, verdict
 
 
 def chosen_instruments(model: Model, shots: Shots, offsets, gains, delays) -> Instruments:
-    unknown = [key for key in (*offsets, *gains) if key not in shots.measured]
-    if unknown or not set(delays) <= {"sensor", "actuator"}:
-        raise ValueError(
-            f"offsets and gains must be of channels that are compared ({', '.join(shots.measured)}) and delays "
-            f"'sensor' or 'actuator', got {', '.join(map(str, (*offsets, *gains, *delays)))}"
-        )
+    for what, keys in (("offsets", offsets), ("gains", gains)):
+        unknown = [str(key) for key in keys if key not in shots.measured]
+        if unknown:
+            there = ", ".join(shots.measured)
+            raise ValueError(f"{what} must be of channels that are compared ({there}), got {', '.join(unknown)}")
+    if not set(delays) <= {"sensor", "actuator"}:
+        raise ValueError(f"delays must be 'sensor' or 'actuator', got {', '.join(map(str, delays))}")
     turned = [key for key in gains if key.startswith(POSE_PREFIX) or (key == "q" and model.nq != model.nv)]
     if turned:
         raise ValueError(f"gains: {turned[0]} holds quaternions, which have no scale")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -174,7 +174,7 @@ def choose(
     for pattern, prior in wanted.items():
         names = [name for name in there if fnmatchcase(name, pattern)]
         if not names:
-            raise ValueError(f"free: nothing is called {pattern!r}; there are {', '.join(whole)}")
+            raise ValueError(f"free: nothing is called {pattern!r}; there are {_listed(whole)}")
         chosen |= dict.fromkeys(names, _prior(pattern, prior))
     twice = [name for name in chosen if name not in whole and name.rpartition(".")[0] in chosen]
     if twice:
@@ -185,6 +185,17 @@ def choose(
         made.append(parameter)
         at = parameter.free.stop
     return Parameters(made)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names that can be free, in few words: those of each link, joint and actuator once."""
+    kinds: dict[str, list[str]] = {}
+    for owner, _, kind in (name.rpartition(".") for name in names):
+        kinds.setdefault(owner, []).append(kind)
+    owners: dict[tuple[str, ...], list[str]] = {}
+    for owner, there in kinds.items():
+        owners.setdefault(tuple(there), []).append(owner)
+    return "; ".join(f"{', '.join(there)} of {', '.join(group)}" for there, group in owners.items())
 
 
 def _prior(pattern: str, prior) -> Prior:

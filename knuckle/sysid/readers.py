@@ -101,16 +101,18 @@ def read_recordings(
     """
     paths = [source] if isinstance(source, str | Path) else list(source)
     ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-    report, found = Report(), []
+    report, found, seen = Report(), [], set()
     for path in (p for given in paths for p in _files(Path(given))):
         if path.is_file() and is_saved(path):
             found.append(_checked(path, load_saved(path, max_bytes), model))
             continue
-        runs = _read(path, max_bytes, ignore)
+        runs = _read(path, max_bytes, ignore, seen)
         _check_mapping(path, runs, columns or {})
         with np.errstate(all="ignore"):
             drafts = [d for run in runs for d in drafts_of(path, run, model, columns or {}, ignore, rate, report)]
             found += [draft.finished() for draft in _examined(drafts, report, units, quaternion)]
+    for pattern in (p for p in ignore if not any(is_ignored(name, [p]) for name in seen)):
+        report.add("ignored", pattern, 0, "suspect", "no column or topic has this name")
     return Recordings(found, report)
 
 
@@ -141,11 +143,18 @@ def format_of(path: Path) -> str:
     return by_magic or by_suffix or ""
 
 
-def _read(path: Path, max_bytes: int, ignore: Sequence[str]) -> list[Run]:
-    """The runs in a file; whatever a library says about a broken one becomes one kind of error."""
+def _read(path: Path, max_bytes: int, ignore: Sequence[str], seen: set[str]) -> list[Run]:
+    """The runs in a file; whatever a library says about a broken one becomes one kind of error. `seen`: gets names."""
     kind = format_of(path)
+
+    def skipped(key: str) -> bool:
+        seen.add(key)
+        return is_ignored(key, ignore)
+
     try:
-        return READERS[kind](path, max_bytes, lambda key: is_ignored(key, ignore))
+        runs = READERS[kind](path, max_bytes, skipped)
+        seen.update(name for run in runs for column in run.columns for name in (column.name, column.title))
+        return runs
     except RecordingError:
         raise
     except Exception as error:
@@ -156,7 +165,9 @@ def _check_mapping(path: Path, runs: Sequence[Run], columns: Mapping[str, str]) 
     there = {name for run in runs for c in run.columns for name in (c.name, c.title)}
     missing = [name for name in columns if name not in there]
     if missing:
-        raise RecordingError(path, f"columns= names {listed(missing)}; columns found: {listed(sorted(there))}")
+        raise RecordingError(
+            path, f"columns= (--column) names {listed(missing)}; columns found: {listed(sorted(there))}"
+        )
 
 
 def _examined(drafts: list[Draft], report: Report, units: Units | None, quaternion: str | None) -> list[Draft]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from knuckle.sysid import report_plots as plots
 from knuckle.sysid.entries import CHANNELS, names_of
-from knuckle.sysid.findings import Finding
+from knuckle.sysid.findings import Finding, together
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.learned import Learned, learned
 from knuckle.sysid.numbers import numbers, residuals_of
@@ -220,10 +220,11 @@ def _search(fit: Fit, search: Search) -> str:
 def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
     if not findings:
         return "<p>Nothing that needed a word.</p>"
+    alike = together(Finding(**f) for f in findings)
     rows = [
-        tuple(escape(str(f[key])) for key in ("recording", "place", "what", "count", "action", "detail"))
-        for f in findings[:MANY_FINDINGS]
+        tuple(escape(str(getattr(f, key))) for key in ("recording", "place", "what", "count", "action", "detail"))
+        for f in alike[:MANY_FINDINGS]
     ]
-    more = len(findings) - MANY_FINDINGS
+    more = len(alike) - MANY_FINDINGS
     rest = f"<p>{more} more are in fit.json.</p>" if more > 0 else ""
     return _table(("recording", "place", "finding", "count", "action", "detail"), rows, "tttntw") + rest

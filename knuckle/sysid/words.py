@@ -27,7 +27,7 @@ WORDS = {"control": CONTROL, "qdd": ACCELERATION, "qd": VELOCITY, "tau": TORQUE,
 KINDS = frozenset().union(*WORDS.values())
 FILLERS = _words(
     "joint joints state states actual measured meas obs observation observations sensor sensors feedback "
-    "fb robot data msg value values forward controller group"
+    "fb robot data msg field value values forward controller group"
 )
 TIME = _words("t time times stamp stamps timestamp timestamps clock elapsed seconds secs")
 TIME_FILLERS = _words("header log ros record relative rel unix epoch system publish robot sim sample since start")
@@ -68,7 +68,7 @@ def is_time(leaf: str) -> bool:
     """Whether a name is that of times."""
     title, _ = title_and_unit(leaf)
     words = set(tokens(title))
-    return bool(words & TIME) and words <= TIME | TIME_FILLERS | TIME_UNITS
+    return bool(words & TIME) and words <= TIME | TIME_FILLERS | TIME_UNITS | FILLERS
 
 
 def is_episode(leaf: str) -> bool:

@@ -11,6 +11,7 @@ import knuckle as kn
 from knuckle import robots
 from knuckle.sysid import RecordingError, read_recordings
 from knuckle.sysid.entries import names_of
+from knuckle.sysid.findings import Finding, Report, together
 from knuckle.sysid.match import Lexicon, place
 from knuckle.sysid.raw import Column
 from tests.sysid.logs import columns, pendulum, swing, write_csv
@@ -77,6 +78,7 @@ def placed(title: str, model: kn.Model, width: int | None = None) -> tuple[str, 
         ("time_ms", "time", None, "ms"),
         ("Time [us]", "time", None, "us"),
         ("header.stamp.nanosec", "time", None, "nanosec"),
+        ("/joint_states/header/stamp", "time", None, None),
         ("episode_index", "episode", None, None),
     ],
 )
@@ -129,6 +131,9 @@ def test_columns_without_a_place_are_listed_with_what_there_is(tmp_path: Path):
     assert "columns found: time [s], shoulder, elbow, knee, volts" in text
     assert "joints of the model: shoulder, elbow (nq = 2, nv = 2)" in text
     assert "columns={'knee': 'q shoulder'}" in text and "ignore=['knee']" in text
+    assert "on the command line --column 'knee=q shoulder' or --ignore 'knee'" in text
+    with pytest.raises(RecordingError, match=r"--column 'Zeit=time \[s\]'"):
+        read_recordings(write_csv(tmp_path / "other.csv", {"Zeit": t, "shoulder": t, "elbow": t}), MODEL)
 
 
 def test_columns_that_are_ignored_are_reported(tmp_path: Path):
@@ -136,6 +141,17 @@ def test_columns_that_are_ignored_are_reported(tmp_path: Path):
     path = write_csv(tmp_path / "log.csv", columns(t, q, cam_a=q[:, 0], cam_b=q[:, 0], volts=q[:, 0]))
     got = read_recordings(path, MODEL, ignore=["cam_*", "volts"])
     assert [f.place for f in got.report.of("ignored")] == ["cam_a", "cam_b", "volts"]
+    unused = read_recordings(path, MODEL, ignore=["cam_*", "volts", "amps"]).report.of("ignored")[-1]
+    assert (unused.place, unused.action, unused.count) == ("amps", "suspect", 0)
+
+
+def test_like_findings_stand_in_one_row():
+    alike = [Finding("degrees", f"q {j}", 5, "repaired", "turned", r) for r in ("a", "b") for j in ("hip", "knee")]
+    report = Report([*alike, Finding("gaps", "time", 1, "note", "long", "a")])
+    rows = [(f.recording, f.place, f.count) for f in together(report)]
+    assert rows == [("a, b", "q hip, knee", 20), ("a", "time", 1)]
+    assert report.table().row_count == 2 and report.table(most=1).row_count == 2 and len(report) == 5
+    assert "1 more rows" in str(list(report.table(most=1).columns[2].cells))
 
 
 def test_a_mapping_overrides_names(tmp_path: Path):
@@ -158,7 +174,7 @@ def test_a_mapping_overrides_names(tmp_path: Path):
 @pytest.mark.parametrize(
     ("mapping", "said"),
     [
-        ({"nothing": "q elbow"}, "columns= names nothing; columns found: elbow, shoulder, time"),
+        ({"nothing": "q elbow"}, "columns= (--column) names nothing; columns found: elbow, shoulder, time"),
         ({"elbow": "q knee"}, "q has shoulder, elbow"),
         ({"elbow": "pose/hand px"}, "no link or frame 'hand'; there are upper, lower, tip"),
         ({"elbow": "q shoulder"}, "'shoulder' and 'elbow' both are q shoulder"),
@@ -232,7 +248,7 @@ def test_without_times_the_rate_must_be_said(tmp_path: Path):
     t, q, _ = swing()
     path = write_csv(tmp_path / "log.csv", {"shoulder": q[:, 0], "elbow": q[:, 1]})
     with pytest.raises(
-        RecordingError, match=r"no column of times in log; say how often it was sampled with rate= \[Hz\]"
+        RecordingError, match=r"no column of times in log; say how often it was sampled with rate= \(--rate\) \[Hz\]"
     ):
         read_recordings(path, MODEL)
     np.testing.assert_allclose(read_recordings(path, MODEL, rate=250.0)[0].time, t, atol=1e-12)
