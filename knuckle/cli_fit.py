@@ -120,6 +120,10 @@ def fit(
         Path | None,
         typer.Option(help="CSV or NPZ file for the motion to record next: it shows what is least known."),
     ] = None,
+    next_speed: Annotated[
+        float | None,
+        typer.Option(help="Largest joint speed of that motion [rad/s or m/s]; else what the robot states."),
+    ] = None,
     repair_inertia: Annotated[
         bool, typer.Option("--repair-inertia", help="Mend inertia that no real body can have, and say where.")
     ] = False,
@@ -131,7 +135,7 @@ def fit(
                 raise ValueError(f"--seconds must be a positive number, got {seconds:g}")
             if not 0 <= held_out < 1:
                 raise ValueError(f"--held-out must be 0 or more and below 1, got {held_out:g}")
-            wishes = Wishes(posterior, next_experiment).checked()
+            wishes = Wishes(posterior, next_experiment, next_speed).checked()
             patterns, plan = _patterns(free), _plan(search, starts, workers, ray)
             model = load(robot, repair_inertia=repair_inertia)
             blueprint = networks(model, network or (), TOUCHING[contact], seed)

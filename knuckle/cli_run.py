@@ -80,7 +80,7 @@ def fit_and_write(
             with out.status("writing the report"):
                 write(folder, robot, found, recordings, display.points, logs, options, wishes)
             if wishes.next_experiment is not None:
-                propose(found, wishes.next_experiment)
+                propose(found, wishes.next_experiment, wishes.speed)
         except KeyboardInterrupt:
             fail(f"stopped: nothing new is written to {folder}{_to_resume(folder)}", 130)
         except (ImportError, ValueError, OSError, RuntimeError) as error:

@@ -18,6 +18,7 @@ class Wishes(NamedTuple):
 
     posterior: int = 0  # samples
     next_experiment: Path | None = None
+    speed: float | None = None  # of the next experiment
 
     def checked(self) -> Wishes:
         """These, if they can be met."""
@@ -25,15 +26,17 @@ class Wishes(NamedTuple):
             raise ValueError(f"--posterior must be 2 or more, or 0 for none, got {self.posterior}")
         if self.next_experiment is not None and self.next_experiment.suffix not in (".csv", ".npz"):
             raise ValueError(f"--next-experiment writes .csv or .npz, not {str(self.next_experiment)!r}")
+        if self.speed is not None and (self.next_experiment is None or not self.speed > 0):
+            raise ValueError("--next-speed must be positive, and is for --next-experiment")
         return self
 
 
-def propose(found: Fit, path: Path) -> None:
+def propose(found: Fit, path: Path, speed: float | None) -> None:
     """The motion to record next, on the console and as a file."""
     from knuckle import sysid
 
     with out.status("looking for the next experiment"):
-        proposed = sysid.excite(found)
+        proposed = sysid.excite(found, speed=speed)
     sysid.save(proposed.recording, path)
     out.print(plain(repr(proposed)))
     out.print(f"wrote {plain(str(path))}")

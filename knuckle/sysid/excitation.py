@@ -62,7 +62,8 @@ def excite(
     Motions are finite Fourier series (Swevers et al. 1997) of joint positions where each joint has an actuator of its
     own, else of the controls. Each is judged by the covariance that the data so far and a log of it would give, by the
     same Jacobians as the fit: the worst of the directions that some motion shows, and all of them. The best is varied.
-    Positions, speeds and controls stay within the model's limits; what it may bump into is not looked at.
+    Positions, speeds and controls stay within the model's limits; joints without any go half a turn to each side (or
+    as many metres). What it may bump into is not looked at.
 
     Args:
         start: coordinates, or the name of a keyframe, where it begins and ends at rest (ends: joint positions only).
@@ -103,7 +104,10 @@ class _Search:
     def _try(self, motion: Motion | None) -> None:
         if motion is None:
             return
-        information = self._information(motion.recording)
+        try:
+            information = self._information(motion.recording)
+        except np.linalg.LinAlgError:  # the simulation of it diverges
+            return
         self.tried.append((motion, information))
         self.pooled = self.pooled + information
 

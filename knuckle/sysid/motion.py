@@ -42,6 +42,9 @@ class Motions:
         share = 1 - margin
         self.speed = share * np.minimum(np.asarray(model.speed, float), np.inf if speed is None else speed)
         self.lower, self.upper = _within(np.asarray(model.lower, float), np.asarray(model.upper, float), share)
+        if self.by_path:  # what has no limits goes half a turn to each side, or as many metres
+            self.lower = np.where(np.isfinite(self.lower), self.lower, self.start - np.pi)
+            self.upper = np.where(np.isfinite(self.upper), self.upper, self.start + np.pi)
         actuators = model.actuators
         low, high = np.asarray(actuators.control_lower, float), np.asarray(actuators.control_upper, float)
         if not self.by_path and not np.all(np.isfinite(low) & np.isfinite(high)):
