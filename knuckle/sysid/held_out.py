@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from knuckle.optim.robust import Loss
@@ -41,11 +42,12 @@ class HeldOut:
 def held_out_errors(
     simulator: Simulator, shots: Shots, before: np.ndarray, after: np.ndarray, robust: Loss = "squares"
 ) -> HeldOut:
-    """Errors of both simulators, each with starts found from the first quarter of every piece.
+    """Errors of both simulators, each with starts found from the first quarter of every piece (if measured there).
 
     With a robust loss the largest tenth of the errors is left out: outliers are of the log, not of the simulator.
     """
     known = max(int(SEEN * shots.samples), 2)
+    shots = _with_known_starts(shots, known)
     early = np.arange(shots.samples) < known
     weight = {key: np.asarray(w) * early[None, :, None] for key, w in shots.weight.items()}
     alone = eqx.tree_at(lambda s: (s.weight, s.joined), shots, (weight, np.zeros_like(shots.joined)))
@@ -66,6 +68,13 @@ def held_out_errors(
     share = 1.0 if plain else 1 - OUTLIERS
     errors = _errors(off_before, known, share), _errors(off_after, known, share)
     return HeldOut(*errors, horizon, shots.count, shots, known, off_before, off_after)
+
+
+def _with_known_starts(shots: Shots, known: int) -> Shots:
+    """Pieces of whose first samples at least half were measured: a start that was not seen foretells nothing."""
+    seen = np.max([(np.asarray(w)[:, :known] > 0).mean(axis=(1, 2)) for w in shots.weight.values()], axis=0)
+    kept = np.flatnonzero(seen >= np.minimum(0.5, seen.max()))
+    return jax.tree.map(lambda part: np.asarray(part)[kept], shots)
 
 
 def _errors(off: Mapping[str, np.ndarray], known: int, share: float) -> dict[str, float]:

@@ -14,6 +14,7 @@ from knuckle.model.inertia import matrix_of
 from knuckle.neural import MLP, each
 from knuckle.sysid import draws, solve
 from knuckle.sysid.families import to_value
+from knuckle.sysid.held_out import _with_known_starts
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.parameters import Prior, choose, fittable
 from knuckle.sysid.shooting import Instruments, Simulator
@@ -277,3 +278,15 @@ def test_what_can_be_fitted_has_names_and_what_cannot_is_refused():
         sysid.fit(MODEL, [], FREE)
     with pytest.raises(ValueError, match="robust: expected one of squares, huber, soft_l1, cauchy, got 'tukey'"):
         sysid.fit(MODEL, [], FREE, robust="tukey")  # pyright: ignore[reportArgumentType]
+
+
+def test_pieces_whose_start_was_not_measured_are_not_foretold():
+    time, q = 0.01 * np.arange(200), np.zeros((200, 2))
+    q[100:110] = np.nan  # most of the first quarter of the third piece
+    log = sysid.Recording.of(MODEL, time, q=q)
+    shots = make_shots(MODEL, [log], length=0.5, noise={"q": 1e-3})
+    kept = _with_known_starts(shots, 12)
+    assert (shots.count, kept.count) == (4, 3)
+    assert np.all(np.asarray(kept.weight["q"])[:, :12] > 0)
+    hidden = jax.tree.map(lambda part: np.asarray(part)[2:3], shots)
+    assert _with_known_starts(hidden, 12).count == 1  # rather than none

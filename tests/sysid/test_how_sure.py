@@ -186,3 +186,16 @@ def test_a_path_of_an_arm_keeps_to_limits_and_its_torques_lead_along_it():
     after = np.asarray(kn.native.jit(lambda *path: jax.lax.map(next_sample, path))(q[:-1], qd[:-1], u[:-1]))
     np.testing.assert_allclose(after, q[1:], atol=5e-4)
     assert np.abs(np.diff(q, axis=0)).max() > 0.01
+
+
+def test_motions_of_joints_without_limits_are_bounded_however_often_they_are_varied():
+    """A servo without ranges, as MJCF files have it: half a turn to each side, and finite speeds and controls."""
+    link = kn.Link("a", joints=kn.revolute("y", name="hip"), mass=1.0, inertia=(0.1, 0.1, 0.1))
+    model = kn.build([link], actuators=[kn.position_servo("hip", kp=20.0, kv=1.0)])
+    fit = SimpleNamespace(model=model, shots=SimpleNamespace(period=PERIOD))
+    motions = Motions(fit, 1.0, None, speed=None, margin=0.1, highest=1.5)  # pyright: ignore[reportArgumentType]
+    rng = np.random.default_rng(0)
+    motion = motions.random(rng)
+    for _ in range(60):
+        assert motion is not None and np.abs(motion.recording["q"].values).max() <= np.pi
+        motion = motions.varied(motion, 0.7, rng)
