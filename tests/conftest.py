@@ -1,12 +1,28 @@
 """All tests run in float64, with implicit promotions of type and rank turned into errors.
 
 XLA compiles without its costly optimisations, which takes half the time, and by its older emitter of loops, which takes
-a third of that: most programs here run once. Processes that tests start compile as a user's do.
+a third of that: most programs here run once.
+
+Native code, too, is written without LLVM's optimisations where programs are many and run for a moment: that gives the
+same bits (tests/native/test_lower.py says so) in a seventh of LLVM's time. The tests of native code itself and of what
+runs long, and processes that tests start, compile as a user's do.
+
+Python looks for garbage less often: programs that JAX keeps are millions of objects, which each full look goes through
+again, for a tenth of all time. Once in 20 million new ones, some gigabytes, is often enough.
 """
 
+import gc
 import os
+from pathlib import Path
 
 import jax
+import pytest
+
+from knuckle.native import compile as native_compiler
+
+TESTS = Path(__file__).parent
+MANY_SHORT_PROGRAMS = ("contact",)  # folders
+LONG_PROGRAMS = ("contact/test_closed_forms.py",)
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -20,3 +36,14 @@ if _given_flags is None:
     del os.environ["XLA_FLAGS"]
 else:
     os.environ["XLA_FLAGS"] = _given_flags
+
+gc.set_threshold(100_000, 20, 10)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_native_code(request):
+    file = request.path.relative_to(TESTS)
+    quick = file.parts[0] in MANY_SHORT_PROGRAMS and file.as_posix() not in LONG_PROGRAMS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_compiler, "CODEGEN_LEVEL", 0 if quick else native_compiler.CODEGEN_LEVEL)
+        yield

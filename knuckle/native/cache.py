@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from knuckle.native.compile import Compiled, compile_jaxpr
+from knuckle.native.compile import Compiled, codegen_level, compile_jaxpr
 from knuckle.native.fingerprint import program_key
 
 MAGIC = b"knuckle native 1\n"
@@ -157,7 +157,7 @@ def default_store() -> Store | None:
 def compile_cached(jaxpr: Any, batch: tuple[bool, ...] | None = None) -> Compiled:
     """Machine code of a closed jaxpr, from the disk if it was compiled before; arguments as for `compile_jaxpr`."""
     store = default_store()
-    key = None if store is None else program_key(jaxpr, batch=batch)
+    key = None if store is None else program_key(jaxpr, batch=batch, level=codegen_level())
     if store is None or key is None:
         return compile_jaxpr(jaxpr, batch=batch)
     entry = store.get(key)

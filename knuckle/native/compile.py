@@ -17,7 +17,7 @@ from knuckle.native.passes import count_operations, run_passes
 from knuckle.native.report import describe
 
 SYMBOL = "knuckle_native"
-CODEGEN_LEVEL = 1
+CODEGEN_LEVEL = 1  # LLVM's; at 0 code comes several times sooner, for the same results, and runs slower
 _lock = threading.Lock()
 
 
@@ -75,11 +75,16 @@ def batch_lanes() -> int:
     return 8 if features.get("avx512f") else 4 if features.get("avx2") else 2
 
 
-def compile_text(text: str, level: int = CODEGEN_LEVEL) -> bytes:
+def codegen_level() -> int:
+    return CODEGEN_LEVEL
+
+
+def compile_text(text: str) -> bytes:
     """Object code of LLVM text for this machine; no LLVM passes are run."""
     with _lock:
+        features, level = target_features(), codegen_level()
         machine = _target().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=target_features(), opt=level, reloc="pic", codemodel="large"
+            cpu=llvm.get_host_cpu_name(), features=features, opt=level, reloc="pic", codemodel="large"
         )
         module = llvm.parse_assembly(text)
         module.triple = llvm.get_process_triple()
@@ -87,7 +92,7 @@ def compile_text(text: str, level: int = CODEGEN_LEVEL) -> bytes:
         return machine.emit_object(module)
 
 
-def compile_jaxpr(closed_jaxpr, *, batch: Sequence[bool] | None = None, level: int = CODEGEN_LEVEL) -> Compiled:
+def compile_jaxpr(closed_jaxpr, *, batch: Sequence[bool] | None = None) -> Compiled:
     """Machine code of a closed jaxpr; `batch` says which inputs have a leading batch axis (then all outputs have)."""
     clock = _Clock()
     program, lowering = lower(closed_jaxpr)
@@ -100,7 +105,7 @@ def compile_jaxpr(closed_jaxpr, *, batch: Sequence[bool] | None = None, level: i
     emitter = Emitter(program, SYMBOL, lanes, batched, batch_lanes())
     text = emitter.module()
     clock.lap("write LLVM")
-    object_code = compile_text(text, level)
+    object_code = compile_text(text)
     clock.lap("LLVM")
     return Compiled(
         object_code=object_code,

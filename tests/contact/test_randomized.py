@@ -27,12 +27,11 @@ def test_it_sees_ground_that_a_body_has_not_reached():
     link = kn.Link("ball", joints=kn.prismatic("z"), mass=1.0, shapes=kn.shapes.sphere(0.1))
     model = kn.build([link], world_shapes=[kn.shapes.plane()])
 
+    @kn.native.jit
     def height(x):
         return kn.step(model, kn.State(x, jnp.full(1, -1.0)), dt=0.01, contact=Impulse()).q[0]
 
-    found = jax.jit(lambda x: randomized_gradient(height, x, width=0.02, samples=300, key=jax.random.key(0)))(
-        jnp.array([0.12])
-    )
+    found = randomized_gradient(height, jnp.array([0.12]), width=0.02, samples=300, key=jax.random.key(0))
     assert 0.5 < float(found.gradient[0]) < 0.95
     assert float(found.gradient_error[0]) < 0.1
 

@@ -7,6 +7,7 @@ import pytest
 from native_customers import CUSTOMERS
 
 from knuckle import native
+from knuckle.native import compile as native_compiler
 from knuckle.native import schedule
 
 # each result is a sum of at most some hundred terms of the size of its inputs; both sides round each of them
@@ -33,6 +34,17 @@ def test_native_equals_jax(name):
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
         scale = max(1.0, float(np.max(np.abs(theirs), initial=0, where=np.isfinite(theirs)))) if mine.size else 1.0
         np.testing.assert_allclose(mine, theirs, rtol=TOLERANCE, atol=TOLERANCE * scale)
+
+
+@pytest.mark.parametrize("name", CUSTOMERS)
+def test_code_without_optimisations_has_the_same_bits(name, monkeypatch):
+    function, arguments = CUSTOMERS[name]
+    arguments = jax.tree.map(np.asarray, arguments)
+    usual = flat_numpy(native.jit(function)(*arguments))
+    monkeypatch.setattr(native_compiler, "CODEGEN_LEVEL", 0)
+    quick = flat_numpy(native.jit(function)(*arguments))
+    for one, other in zip(quick, usual, strict=True):
+        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def varied(leaf, count):

@@ -10,6 +10,7 @@ import pytest
 
 import knuckle as kn
 from knuckle import native
+from knuckle.native import compile as native_compiler
 from tests.random_models import quick_jit
 
 ARM = """
@@ -98,6 +99,22 @@ def test_a_batch_of_rollouts_has_the_bits_of_each(arm):
     for k in range(9):
         one = alone(np.array(rows[0, k]), np.array(rows[1, k]))
         assert np.array_equal(together.q[k], one.q) and np.array_equal(together.qd[k], one.qd)
+
+
+def test_code_without_optimisations_has_the_same_bits(arm, monkeypatch):
+    """Of a gradient, alone and over lanes, so that tests may compile quickly; and it is other code indeed."""
+
+    def loss(q, qd):
+        return jnp.sum(kn.rollout(arm, kn.State(q, qd), dt=0.01, steps=10).q[-1] ** 2)
+
+    def at_level(level: int):
+        monkeypatch.setattr(native_compiler, "CODEGEN_LEVEL", level)
+        alone, together = native.jit(jax.grad(loss)), native.vmap(jax.grad(loss))
+        return alone(Q, QD), together(*rows), alone.compiled(Q, QD).object_code
+
+    rows = np.random.default_rng(2).normal(size=(2, 9, 5))
+    (*quick, quick_code), (*usual, usual_code) = at_level(0), at_level(1)
+    assert all(np.array_equal(a, b) for a, b in zip(quick, usual, strict=True)) and quick_code != usual_code
 
 
 def test_a_step_of_a_long_gradient_costs_what_one_of_a_short_gradient_does(arm):
