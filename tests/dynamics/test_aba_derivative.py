@@ -10,6 +10,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 import knuckle as kn
 from knuckle.dynamics.aba import _solve_with_factor, aba
+from tests.derivatives import by_columns, by_rows
 from tests.random_models import Body, quick_jit, random_model, random_state
 
 TREE = (Body(-1, ("free",)), Body(0, ("revolute", "prismatic")), Body(0, ("ball",)))
@@ -42,11 +43,10 @@ def problem():
 
 def test_the_rule_equals_differentiating_straight_through(problem):
     flat, function_of = problem
-    plain = np.asarray(quick_jit(jax.jacfwd(function_of(straight_through)))(flat))
+    plain = by_columns(function_of(straight_through))(flat)
     scale = np.abs(plain).max()
-    for mode in (jax.jacfwd, jax.jacrev):
-        by_rule = np.asarray(quick_jit(mode(function_of(aba)))(flat))
-        np.testing.assert_allclose(by_rule, plain, rtol=0, atol=1e-11 * scale)
+    for by_rule in (by_columns(function_of(aba)), by_rows(function_of(aba), len(plain))):
+        np.testing.assert_allclose(by_rule(flat), plain, rtol=0, atol=1e-11 * scale)
 
 
 def test_second_derivatives_by_the_rule_too(problem):
@@ -57,7 +57,7 @@ def test_second_derivatives_by_the_rule_too(problem):
     def curvature(solve):
         """Hessian of a weighted sum of accelerations, times a direction: forward over reverse."""
         gradient = jax.grad(lambda x: jnp.dot(weights, function_of(solve)(x)))
-        return quick_jit(lambda x: jax.jvp(gradient, (x,), (direction,))[1])(flat)
+        return kn.native.jit(lambda x: jax.jvp(gradient, (x,), (direction,))[1])(flat)
 
     plain, by_rule = (np.asarray(curvature(solve)) for solve in (straight_through, aba))
     np.testing.assert_allclose(by_rule, plain, rtol=0, atol=1e-10 * np.abs(plain).max())
