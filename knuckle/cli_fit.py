@@ -17,7 +17,7 @@ from knuckle.cli_run import fit_and_write
 from knuckle.cli_sure import Wishes
 
 if TYPE_CHECKING:
-    from knuckle.optim import LevenbergMarquardt, Ray
+    from knuckle.optim import Ray
     from knuckle.sysid import Recordings
 
 HIDDEN = (6,)  # sizes of the hidden layers of networks by default
@@ -170,7 +170,6 @@ def fit(
             "resume": resume,
             "seconds": seconds,
             "draws": draws,
-            "solver": _solver(blueprint),
         }
         fit_and_write(robot, model, recordings, logs, options, folder, wishes)
 
@@ -215,15 +214,6 @@ def networks(model: kn.Model, taps: Sequence[str], contact, seed: int) -> kn.Blu
             sizes = (model.nq + model.nv, *HIDDEN, math.prod(added_shape(model, tap, known[0].shape)))
             made[tap] = kn.Augment(MLP(sizes, key=key), ("q", "qd"))
     return kn.Blueprint(made)
-
-
-def _solver(blueprint: kn.Blueprint | None) -> LevenbergMarquardt | None:
-    """Small networks take more steps than parameters and are worth fewer digits; None: as `sysid.fit` chooses."""
-    from knuckle.optim import LevenbergMarquardt
-    from knuckle.sysid.solve import MANY
-
-    small = blueprint is not None and blueprint.size <= MANY // 2
-    return LevenbergMarquardt(value_tolerance=1e-6, max_iterations=1000) if small else None
 
 
 def _plan(search: Method, starts: int | None, workers: int | None, ray: str | None) -> int | Ray | None:

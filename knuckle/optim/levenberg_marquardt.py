@@ -15,6 +15,7 @@ from knuckle.optim.result import Result, Status
 from knuckle.optim.robust import Loss, weigh
 
 NEAR = 0.1  # of the value: a gain that is promised near the end
+REMEMBERED = 0.9  # of the squared length of a column, from step to step: in networks early ones are far too long later
 FORETOLD = 0.8  # share of a predicted gain from which on the prediction is trusted
 
 
@@ -54,8 +55,9 @@ class LevenbergMarquardt:
     """Levenberg-Marquardt in a box: damping by Nielsen's rule, each parameter measured by its column of the Jacobian.
 
     The step solves the damped quadratic model within the bounds (Madsen, Nielsen, Tingleff, Methods for Non-Linear
-    Least Squares Problems, 2004, section 3.2; scaling as in MINPACK). Robust losses are reweighted squares. Tolerances
-    are relative: of the value, of the parameters, and the cosine between residuals and a column of the Jacobian.
+    Least Squares Problems, 2004, section 3.2; scaling as in MINPACK, with a memory of some ten steps). Robust losses
+    are reweighted squares. Tolerances are relative: of the value, of the parameters, and the cosine between residuals
+    and a column of the Jacobian.
     """
 
     max_iterations: int = 200  # trial steps, refused ones too
@@ -103,7 +105,7 @@ class _Run:
         self.solver, self.problem, self.clock = solver, problem, clock
         self.point, self.history = first, [first.value]
         self.damping, self.growth = solver.first_damping, 2.0
-        self.measure = np.zeros(problem.size)  # squared lengths of the Jacobian's columns, the largest seen so far
+        self.measure = np.zeros(problem.size)  # squared lengths of the Jacobian's columns, the largest seen lately
 
     def until_done(self) -> Status:
         if not self.point.finite:
@@ -135,6 +137,7 @@ class _Run:
             self.point = reached
             self.damping *= max(1 / 3, 1 - (2 * min(actual / trial.predicted, 1.0) - 1) ** 3)
             self.growth = 2.0
+            self.measure *= REMEMBERED
             ended = (flat and self._promises_nothing()) or (length <= solver.step_tolerance and self._at_minimum())
             return Status.CONVERGED if ended else None
         return Status.CONVERGED if flat and self._promises_nothing() else self._refuse(length)
