@@ -21,7 +21,7 @@ import pytest
 from knuckle.native import compile as native_compiler
 
 TESTS = Path(__file__).parent
-MANY_SHORT_PROGRAMS = ("contact",)  # folders
+MANY_SHORT_PROGRAMS = ("contact", "dynamics", "test_simulate_gradients.py")  # folders and files
 LONG_PROGRAMS = ("contact/test_closed_forms.py",)
 
 jax.config.update("jax_enable_x64", True)
