@@ -91,7 +91,8 @@ def free_bounds(kind: Kind, start: np.ndarray, scale: float) -> tuple[np.ndarray
 def to_free(kind: Kind, start: np.ndarray, scale: float, value: np.ndarray) -> np.ndarray:
     """Free numbers of a value: the inverse of `to_value`, for all kinds but moments."""
     if kind == "positive":
-        return np.log(value / start).reshape(-1)
+        with np.errstate(divide="ignore"):  # a lower bound of 0 is none
+            return np.log(value / start).reshape(-1)
     if kind == "moments":
         raise ValueError("moments of inertia have no bounds entry by entry: give a spread")
     return ((value - start) / scale).reshape(-1)

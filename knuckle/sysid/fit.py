@@ -161,6 +161,8 @@ def fit(
         save: a file for the state while it runs. resume: go on from that file.
         progress: told in words what is going on. watch: told what the search sees.
     """
+    recordings = [recordings] if isinstance(recordings, Recording) else recordings
+    _check_kinds(model, recordings)
     _one_of("loss", loss, Loss)
     _one_of("robust", robust, Robust)
     _one_of("search", search, Method)
@@ -173,14 +175,39 @@ def fit(
             model,
             choose(model, free, contact),
             *(blueprint, contact, integrator or (RK4() if contact is None else SemiImplicitEuler())),
-            *(loss, segment, step, dict(noise or {}), dict(observe or {}), tuple(offsets), tuple(gains), tuple(delays)),
+            *(
+                loss,
+                segment,
+                step,
+                dict(noise or {}),
+                dict(observe or {}),
+                _several(offsets),
+                _several(gains),
+                _several(delays),
+            ),
             *(drive, robust, regularise, held_out, seed),
             Search(
                 *(solver, search, starts, workers, seed, seconds, draws, save, resume, stop),
                 *(progress or (lambda text: None), watch or (lambda look: None)),
             ),
         )
-        return _fitted(task, task.run([recordings] if isinstance(recordings, Recording) else list(recordings)))
+        return _fitted(task, task.run(list(recordings)))
+
+
+def _check_kinds(model, recordings) -> None:
+    if not isinstance(model, Model):
+        raise TypeError(f"model: expected a Model, got {type(model).__name__}; kn.load(path) reads a URDF or MJCF file")
+    others = [recordings] if isinstance(recordings, str | Path) else recordings
+    wrong = next((r for r in others if not isinstance(r, Recording)), None)
+    if wrong is not None:
+        raise TypeError(
+            f"recordings: expected Recordings, got {type(wrong).__name__}; sysid.read_recordings(path, model) reads "
+            "logs, kn.Recording.of(model, time, q=...) takes arrays"
+        )
+
+
+def _several(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _one_of(name: str, value: str, kinds) -> None:

@@ -169,6 +169,7 @@ def choose(
     """
     whole = fittable(model, contact)
     there = whole | {part: found for name, place in whole.items() for part, found in _components(model, name, *place)}
+    free = [free] if isinstance(free, str) else free
     wanted = free if isinstance(free, Mapping) else dict.fromkeys(DEFAULT if free is None else free)
     chosen: dict[str, Prior] = {}
     for pattern, prior in wanted.items():
@@ -223,6 +224,8 @@ def _parameter(name: str, family: Family, place, model: Model, contact, prior: P
     size = 6 if family.kind == "moments" else max(start.size, 1)
     scale = float(np.abs(start).max()) if family.kind == "zero or more" and np.any(start) else family.scale
     lower, upper = free_bounds(family.kind, start, scale)
+    if family.kind == "positive" and ((prior.lower or 0.0) < 0 or (prior.upper is not None and prior.upper <= 0)):
+        raise ValueError(f"free: {name} is positive, so its bounds must be too, got {prior.lower} and {prior.upper}")
     if prior.lower is not None:
         lower = np.maximum(lower, to_free(family.kind, start, scale, np.full(start.shape, prior.lower)))
     if prior.upper is not None:

@@ -265,7 +265,7 @@ def test_moments_stay_those_of_a_body(z, seed):
 def test_what_can_be_fitted_has_names_and_what_cannot_is_refused():
     contact = kn.contact.Compliant()
     assert {"upper.mass", "elbow.damping", "contact.stiffness", "world.gravity"} <= set(fittable(MODEL, contact))
-    with pytest.raises(ValueError, match=r"nothing is called 'upper.colour'; there are upper.mass"):
+    with pytest.raises(ValueError, match=r"nothing is called 'upper.colour'; there are mass, com, inertia of upper"):
         choose(MODEL, ["upper.colour"])
     with pytest.raises(ValueError, match="lower < upper"):
         choose(MODEL, {"upper.mass": Prior(2.0, 1.0)})
@@ -290,3 +290,16 @@ def test_pieces_whose_start_was_not_measured_are_not_foretold():
     assert np.all(np.asarray(kept.weight["q"])[:, :12] > 0)
     hidden = jax.tree.map(lambda part: np.asarray(part)[2:3], shots)
     assert _with_known_starts(hidden, 12).count == 1  # rather than none
+
+
+def test_what_is_no_model_no_recording_and_no_bound_is_refused_with_what_to_give():
+    log = sysid.Recording.of(MODEL, 0.01 * np.arange(20), q=np.zeros((20, 2)))
+    for wrong in ("log.csv", ["log.csv"], np.zeros((20, 2))):
+        with pytest.raises(TypeError, match=r"expected Recordings, got .*read_recordings\(path, model\) reads logs"):
+            sysid.fit(MODEL, wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"expected a Model, got str; kn.load\(path\)"):
+        sysid.fit("arm.urdf", log)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"upper.mass is positive, so its bounds must be too, got -1.0 and 1.0"):
+        sysid.fit(MODEL, log, {"*.mass": (-1.0, 1.0)})
+    assert [p.name for p in choose(MODEL, "*.mass")] == ["upper.mass", "lower.mass"]
+    assert np.all(np.isfinite(choose(MODEL, {"*.mass": (0.0, 3.0)}).lower))
