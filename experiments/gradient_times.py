@@ -3,7 +3,7 @@
 Three functions: a network of 175 parameters, 500 steps of a double pendulum without contact (dt 1/240), 5000 steps of
 a five-link pendulum that falls on the ground with rigid contact (dt 1 ms); gradients of the pendulums are by masses and
 initial state. Run: python experiments/gradient_times.py [--quick]. Writes the picture, the table and the numbers to
-experiments/results (with --quick nothing, and on shorter roll-outs).
+experiments/results (with --quick nothing, and on shorter roll-outs and two links).
 """
 
 from __future__ import annotations
@@ -104,11 +104,13 @@ def timed(gradient: Callable[[np.ndarray], object], x: np.ndarray, budget: float
 
 
 def measure(quick: bool) -> list[dict]:
-    steps = (20, 50) if quick else (500, 5000)
+    steps, links = ((20, 50), 2) if quick else ((500, 5000), 5)
     problems = {
         "network, 175 parameters": network(),
         f"double pendulum, {steps[0]} steps": fall(pendulum(2, 0.0, None), 1 / 240, steps[0], None),
-        f"5-link pendulum on the ground, {steps[1]} steps": fall(pendulum(5, 1.5, 0.05), 1e-3, steps[1], Impulse()),
+        f"{links}-link pendulum on the ground, {steps[1]} steps": fall(
+            pendulum(links, 1.5, 0.05), 1e-3, steps[1], Impulse()
+        ),
     }
     rows = []
     for problem, (loss, x) in problems.items():
