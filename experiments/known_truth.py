@@ -29,6 +29,7 @@ import numpy as np
 from known_truth_mechanisms import MECHANISMS, Log, Mechanism, Truth, cartpole, double_pendulum, drawn, prior_deviations
 
 from knuckle import sysid
+from knuckle.sysid.parameters import MOMENTS
 from knuckle.sysid.uncertainty import interval
 
 RESULTS = Path(__file__).parent / "results"
@@ -156,6 +157,8 @@ def sizes(names: Sequence[str], truth: np.ndarray) -> np.ndarray:
 def _group(name: str) -> str:
     """The vector or tensor that a quantity is part of; a sum goes by what leads it."""
     owner, _, entry = name.split()[0].rpartition(".")
+    if entry in (*"xyz", *MOMENTS):
+        return owner
     order = "first" if entry in ("mx", "my", "mz") else "second" if entry.startswith("I") else entry
     return f"{owner} {order.partition('[')[0]}"
 

@@ -156,7 +156,7 @@ def parameters(model: kn.Model, free: Sequence[str], contact: Compliant | None =
         found = [p.family.find(contact) if p.of_contact else p.family.find(model)[p.place] for p in chosen]
         return jnp.concatenate([jnp.ravel(jnp.asarray(value)) for value in found])
 
-    return values, chosen.labels
+    return values, chosen.entries
 
 
 def base_and_damping(model: kn.Model, free: Sequence[str]):
