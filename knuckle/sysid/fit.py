@@ -168,6 +168,8 @@ def fit(
     _one_of("search", search, Method)
     if drive is not None:
         _one_of("drive", drive, Drive)
+    if draws < 1:
+        raise ValueError(f"draws: expected 1 or more, got {draws}")
     if resume and save is None:
         raise ValueError("resume=True needs save=, the file that the fit was saved to")
     with jax.enable_x64(True), interrupts() as stop:

@@ -129,7 +129,7 @@ class Simulator(NamedTuple):
         seen = _late(model, states, read.sensor_delay / shot.period) if self.instruments.sensor_delay else states
         parts = []
         for key, measured in shot.measured.items():
-            off = jax.vmap(lambda q, qd, y, key=key: self._difference(model, key, State(q, qd), y))(
+            off = jax.vmap(lambda q, qd, y, key=key: self.difference(model, key, State(q, qd), y))(
                 seen.q, seen.qd, jnp.asarray(measured)
             )
             if key in read.gains:
@@ -140,7 +140,8 @@ class Simulator(NamedTuple):
         end = jnp.concatenate([difference(model, shot.next_q, states.q[-1]), states.qd[-1] - shot.next_qd])
         return jnp.concatenate(parts), jnp.asarray(shot.joined) * end
 
-    def _difference(self, model: Model, key: str, state: State, measured) -> Float[Array, " entry"]:
+    def difference(self, model: Model, key: str, state: State, measured) -> Float[Array, " entry"]:
+        """What an instrument sees of a state, less what was measured; of rotations a vector."""
         if key == "q":
             return jnp.asarray(difference(model, measured, state.q))
         if key.startswith(POSE_PREFIX):

@@ -24,6 +24,7 @@ from knuckle.sysid.shooting import Instruments, Observe, Simulator
 from knuckle.sysid.shots import Drive, Shots, make_shots
 from knuckle.sysid.solve import Search, solve
 from knuckle.sysid.split import split
+from knuckle.sysid.starts import located
 from knuckle.taps import Blueprint
 
 Loss = Literal["multiple shooting", "single shooting", "one step"]
@@ -94,7 +95,8 @@ class Task(NamedTuple):
     def _cut(self, recordings: Sequence[Recording], length: float | None, noise: Mapping[str, float]) -> Shots:
         latest, steady = LONGEST_DELAY if self.delays else 0.0, self.robust != "squares"
         options = {"noise": noise, "latest": latest, "steady": steady, "drive": self.drive}
-        return make_shots(self.model, recordings, length=length, **options)
+        shots = make_shots(self.model, recordings, length=length, **options)
+        return shots if "q" in shots.measured else located(self._simulator(shots.period, Instruments()), shots)
 
     def _length(self, period: float) -> float | None:
         longest = self.segment or max(0.5, 25 * period)

@@ -1,0 +1,124 @@
+"""Starts of pieces whose joint positions were not measured, by inverse kinematics and by following the motion."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from knuckle.model.joints import retract
+from knuckle.model.model import State
+from knuckle.native import jacfwd, jit
+from knuckle.optim import LeastSquares, LevenbergMarquardt, Result
+from knuckle.sysid.shooting import Simulator, weights_of_entries
+from knuckle.sysid.shots import Shots
+
+WINDOW = 5  # samples over which joints are taken to keep their speed
+GUESSES = 16  # poses from which the first is sought
+MOST_BRANCHES, ALIKE = 4, 0.3  # that are followed, and how near two are the same [rad or m]
+EXPLAINS = 4.0  # sum of squares of a branch over that of the best
+SOLVER = LevenbergMarquardt(max_iterations=50, value_tolerance=1e-6)
+
+
+class Chain(NamedTuple):
+    """Starts of pieces that follow each other, and how far off the motion from there is."""
+
+    q: np.ndarray
+    qd: np.ndarray
+    off: float
+
+
+def located(simulator: Simulator, shots: Shots, seed: int = 0) -> Shots:
+    """The pieces with starts that explain what was measured, as far as the description does.
+
+    A recording may begin on several branches of poses (elbow up or down). From each, the motion is followed from piece
+    to piece, and the branch that explains most is taken.
+    """
+    if "q" in shots.measured:
+        return shots
+    poses, motion, rng = _Poses(simulator, shots), _Motion(simulator, shots), np.random.default_rng(seed)
+    ends = np.flatnonzero(np.asarray(shots.joined) == 0) + 1
+    runs = np.split(np.arange(shots.count), ends[ends < shots.count])
+    chains = [min((motion(run, x) for x in poses(run[0], rng)), key=lambda chain: chain.off) for run in runs]
+    q, qd = (np.concatenate([getattr(chain, name) for chain in chains]) for name in ("q", "qd"))
+    joined = np.asarray(shots.joined)[:, None] > 0
+    following = [np.where(joined, np.roll(part, -1, axis=0), part) for part in (q, qd)]
+    return eqx.tree_at(lambda s: (s.q, s.qd, s.next_q, s.next_qd), shots, (q, qd, *following))
+
+
+class _Poses:
+    """Inverse kinematics of the first samples of a piece: a tangent at the model's reference, and speeds."""
+
+    def __init__(self, simulator: Simulator, shots: Shots):
+        self.simulator, self.shots = simulator, shots
+        self.spread = np.asarray(shots.known)[0]
+        self._solved = jit(lambda x, *window: (self._off(x, *window), jacfwd(lambda x: self._off(x, *window))(x)))
+
+    def __call__(self, piece: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """Solutions that explain most, the best first, without those that are alike."""
+        parts = (self.shots.measured, self.shots.weight)
+        window = [{key: np.asarray(a)[piece, :WINDOW] for key, a in part.items()} for part in parts]
+        size, nv, kept = len(self.spread), self.simulator.model.nv, []
+        guesses = [np.zeros(size), *rng.normal(size=(GUESSES, size)) * self.spread]
+        found = sorted((_searched(self._solved, guess, *window) for guess in guesses), key=lambda f: f.value)
+        for result in found:
+            apart = all(np.abs((result.x - other)[:nv]).max() > ALIKE for other in kept)
+            if apart and result.value < EXPLAINS * found[0].value + size and len(kept) < MOST_BRANCHES:
+                kept.append(result.x)
+        return kept
+
+    def _off(self, x, measured, weight):
+        """Weighed differences at all samples, and how far off the reference it is, in units of what is expected."""
+        model, nv, parts = self.simulator.model, self.simulator.model.nv, [x / jnp.asarray(self.spread)]
+        for key, values in measured.items():
+
+            def difference(time, y, key=key):
+                q = jnp.asarray(retract(model, model.reference, x[:nv] + time * x[nv:]))
+                return self.simulator.difference(model, key, State(q, x[nv:]), y)
+
+            times = self.shots.period * jnp.arange(len(values)).astype(x.dtype)
+            off = jax.vmap(difference)(times, jnp.asarray(values))
+            parts.append((off * weights_of_entries(model, key, jnp.asarray(weight[key]))).reshape(-1))
+        return jnp.concatenate(parts)
+
+
+class _Motion:
+    """The motion by the description from piece to piece, the start of each set to fit what was measured in it."""
+
+    def __init__(self, simulator: Simulator, shots: Shots):
+        self.simulator, self.shots = simulator, shots
+        self._solved = jit(lambda x, shot: (self._off(x, shot), jacfwd(lambda x: self._off(x, shot))(x)))
+        self._last = jit(lambda x, shot: jax.tree.map(lambda a: a[-1], simulator.states(self._z, x, shot)))
+
+    @property
+    def _z(self):
+        return jnp.asarray(self.simulator.first)
+
+    def __call__(self, run: np.ndarray, first: np.ndarray) -> Chain:
+        model, nv = self.simulator.model, self.simulator.model.nv
+        q, qd = np.asarray(retract(model, model.reference, first[:nv])), first[nv:]
+        starts, off = [], 0.0
+        for piece in run:
+            shot = jax.tree.map(lambda a, piece=piece: np.asarray(a)[piece], self.shots)
+            shot = eqx.tree_at(lambda s: (s.q, s.qd), shot, (q, qd))
+            found = _searched(self._solved, np.zeros(2 * nv), shot)
+            starts.append((np.asarray(retract(model, q, found.x[:nv])), qd + found.x[nv:]))
+            off += float(np.log1p(np.nan_to_num(found.residuals, nan=1e150) ** 2).sum())
+            end = self._last(found.x, shot)
+            q, qd = np.asarray(end.q), np.asarray(end.qd)
+        return Chain(np.array([start[0] for start in starts]), np.array([start[1] for start in starts]), off)
+
+    def _off(self, x, shot: Shots):
+        differences, _ = self.simulator.residuals(self._z, x, shot)
+        return jnp.concatenate([differences, x / jnp.asarray(shot.known)])
+
+
+def _searched(solved, guess: np.ndarray, *given) -> Result:
+    def function(x: np.ndarray):
+        residuals, slope = solved(x, *given)
+        return np.asarray(residuals), np.asarray(slope)
+
+    return SOLVER(LeastSquares(function, len(guess)), guess)
