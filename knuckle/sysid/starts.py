@@ -54,7 +54,8 @@ class _Poses:
 
     def __init__(self, simulator: Simulator, shots: Shots):
         self.simulator, self.shots = simulator, shots
-        self.spread = np.asarray(shots.known)[0]
+        self.spread, topology = np.asarray(shots.known)[0], simulator.model.topology
+        self.turning = topology.v_start[np.array(topology.kind) == "revolute"]
         self._solved = jit(lambda x, *window: (self._off(x, *window), jacfwd(lambda x: self._off(x, *window))(x)))
 
     def __call__(self, piece: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -65,10 +66,17 @@ class _Poses:
         guesses = [np.zeros(size), *rng.normal(size=(GUESSES, size)) * self.spread]
         found = sorted((_searched(self._solved, guess, *window) for guess in guesses), key=lambda f: f.value)
         for result in found:
-            apart = all(np.abs((result.x - other)[:nv]).max() > ALIKE for other in kept)
+            x = self._within_a_turn(result.x)
+            apart = all(np.abs((x - other)[:nv]).max() > ALIKE for other in kept)
             if apart and result.value < EXPLAINS * found[0].value + size and len(kept) < MOST_BRANCHES:
-                kept.append(result.x)
+                kept.append(x)
         return kept
+
+    def _within_a_turn(self, x: np.ndarray) -> np.ndarray:
+        """The same pose with no hinge more than half a turn off the reference."""
+        x = x.copy()
+        x[self.turning] = (x[self.turning] + np.pi) % (2 * np.pi) - np.pi
+        return x
 
     def _off(self, x, measured, weight):
         """Weighed differences at all samples, and how far off the reference it is, in units of what is expected."""

@@ -83,14 +83,29 @@ def test_mended_links_are_named_in_a_warning():
     assert len(caught) == 1 and "<gazebo> (line " in str(caught[0].message)
 
 
+def with_meshes(text, names):
+    meshes = "".join(f'<visual><geometry><mesh filename="{name}"/></geometry></visual>' for name in names)
+    return text.replace('<link name="base"/>', f'<link name="base">{meshes}</link>')
+
+
 def test_what_is_left_out_for_one_reason_stands_in_one_line():
     text = SOUND.replace("</robot>", "\n<gazebo/>" * 20 + "</robot>")
-    meshes = "".join(f'<visual><geometry><mesh filename="{k}.stl"/></geometry></visual>' for k in range(10))
     with pytest.warns(LoadWarning) as caught:
-        load(text.replace('<link name="base"/>', f'<link name="base">{meshes}</link>'))
+        load(with_meshes(text, [f"{k}.stl" for k in range(10)]))
+    _, gazebo, meshes = str(caught[0].message).splitlines()
+    assert "and 19 more: left out" in gazebo
+    assert "<mesh '0.stl'> (line 2) and 9 more: the file was not found" in meshes
+
+
+def test_of_many_reasons_a_warning_lists_some_and_counts_the_rest(tmp_path):
+    names = [f"broken{k}.stl" for k in range(LISTED_IN_WARNING + 3)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"broken")
+    (tmp_path / "robot.urdf").write_text(with_meshes(SOUND, names))
+    with pytest.warns(LoadWarning) as caught:
+        load(tmp_path / "robot.urdf")
     lines = str(caught[0].message).splitlines()
     assert len(lines) == 1 + LISTED_IN_WARNING + 1 and lines[-1].startswith("  and 3 more")
-    assert sum("and 19 more: left out" in line for line in lines) == 1
 
 
 def test_not_strict_returns_what_was_left_out():
