@@ -177,16 +177,8 @@ def fit(
             model,
             choose(model, free, contact),
             *(blueprint, contact, integrator or (RK4() if contact is None else SemiImplicitEuler())),
-            *(
-                loss,
-                segment,
-                step,
-                dict(noise or {}),
-                dict(observe or {}),
-                _several(offsets),
-                _several(gains),
-                _several(delays),
-            ),
+            *(loss, segment, step, dict(noise or {}), dict(observe or {})),
+            *(_several(offsets), _several(gains), _several(delays)),
             *(drive, robust, regularise, held_out, seed),
             Search(
                 *(solver, search, starts, workers, seed, seconds, draws, save, resume, stop),

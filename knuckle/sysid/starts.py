@@ -20,10 +20,11 @@ WINDOW = 5  # samples over which joints are taken to keep their speed
 GUESSES = 16  # poses from which the first is sought
 MOST_BRANCHES, ALIKE = 4, 0.3  # that are followed, and how near two are the same [rad or m]
 EXPLAINS = 4.0  # sum of squares of a branch over that of the best
+FAR = 1e150  # a difference that is not finite
 SOLVER = LevenbergMarquardt(max_iterations=50, value_tolerance=1e-6)
 
 
-class Chain(NamedTuple):
+class Followed(NamedTuple):
     """Starts of pieces that follow each other, and how far off the motion from there is."""
 
     q: np.ndarray
@@ -37,12 +38,10 @@ def located(simulator: Simulator, shots: Shots, seed: int = 0) -> Shots:
     A recording may begin on several branches of poses (elbow up or down). From each, the motion is followed from piece
     to piece, and the branch that explains most is taken.
     """
-    if "q" in shots.measured:
-        return shots
     poses, motion, rng = _Poses(simulator, shots), _Motion(simulator, shots), np.random.default_rng(seed)
     ends = np.flatnonzero(np.asarray(shots.joined) == 0) + 1
     runs = np.split(np.arange(shots.count), ends[ends < shots.count])
-    chains = [min((motion(run, x) for x in poses(run[0], rng)), key=lambda chain: chain.off) for run in runs]
+    chains = [min((motion(run, x) for x in poses(run[0], rng)), key=lambda f: f.off) for run in runs]
     q, qd = (np.concatenate([getattr(chain, name) for chain in chains]) for name in ("q", "qd"))
     joined = np.asarray(shots.joined)[:, None] > 0
     following = [np.where(joined, np.roll(part, -1, axis=0), part) for part in (q, qd)]
@@ -105,7 +104,7 @@ class _Motion:
     def _z(self):
         return jnp.asarray(self.simulator.first)
 
-    def __call__(self, run: np.ndarray, first: np.ndarray) -> Chain:
+    def __call__(self, run: np.ndarray, first: np.ndarray) -> Followed:
         model, nv = self.simulator.model, self.simulator.model.nv
         q, qd = np.asarray(retract(model, model.reference, first[:nv])), first[nv:]
         starts, off = [], 0.0
@@ -114,10 +113,11 @@ class _Motion:
             shot = eqx.tree_at(lambda s: (s.q, s.qd), shot, (q, qd))
             found = _searched(self._solved, np.zeros(2 * nv), shot)
             starts.append((np.asarray(retract(model, q, found.x[:nv])), qd + found.x[nv:]))
-            off += float(np.log1p(np.nan_to_num(found.residuals, nan=1e150) ** 2).sum())
-            end = self._last(found.x, shot)
-            q, qd = np.asarray(end.q), np.asarray(end.qd)
-        return Chain(np.array([start[0] for start in starts]), np.array([start[1] for start in starts]), off)
+            off += float(np.log1p(np.nan_to_num(found.residuals, nan=FAR, posinf=FAR, neginf=-FAR) ** 2).sum())
+            end = jax.tree.map(np.asarray, self._last(found.x, shot))
+            diverged = not (np.isfinite(end.q).all() and np.isfinite(end.qd).all())
+            q, qd = starts[-1] if diverged else (end.q, end.qd)
+        return Followed(np.array([start[0] for start in starts]), np.array([start[1] for start in starts]), off)
 
     def _off(self, x, shot: Shots):
         differences, _ = self.simulator.residuals(self._z, x, shot)

@@ -96,7 +96,11 @@ class Task(NamedTuple):
         latest, steady = LONGEST_DELAY if self.delays else 0.0, self.robust != "squares"
         options = {"noise": noise, "latest": latest, "steady": steady, "drive": self.drive}
         shots = make_shots(self.model, recordings, length=length, **options)
-        return shots if "q" in shots.measured else located(self._simulator(shots.period, Instruments()), shots)
+        if "q" in shots.measured:
+            return shots
+        self.search.progress("no joint positions: seeking where the pieces start")
+        with self.search.stop.anywhere():
+            return located(self._simulator(shots.period, Instruments()), shots)
 
     def _length(self, period: float) -> float | None:
         longest = self.segment or max(0.5, 25 * period)
