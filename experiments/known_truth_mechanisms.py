@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.signal import lfilter
 
 import knuckle as kn
 from knuckle import native, robots, sysid
@@ -50,6 +51,7 @@ class Mechanism:
     contact: Compliant | None = None
     options: dict = field(default_factory=dict)  # of the fit
     truths: int = 200  # that a study draws
+    colour: float = 0.0  # correlation of the noise of neighbouring samples
 
 
 class Truth(NamedTuple):
@@ -65,6 +67,12 @@ def double_pendulum() -> Mechanism:
         "double pendulum", "nothing drives it; masses and damping free", model, free, 5e-4, 3, 3.0,
         *parameters(model, free), lambda rng, n: np.zeros((n, 0)), lambda rng: rng.uniform(-2, 2, 2),
     )  # fmt: skip
+
+
+def double_pendulum_coloured() -> Mechanism:
+    """The same with noise that is not white."""
+    about = "the same; noise correlates by 0.9 from sample to sample"
+    return replace(double_pendulum(), name="double pendulum, coloured noise", about=about, colour=0.9)
 
 
 def cartpole() -> Mechanism:
@@ -124,6 +132,7 @@ def quadruped_standing() -> Mechanism:
 
 MECHANISMS = {
     "double_pendulum": double_pendulum,
+    "double_pendulum_coloured": double_pendulum_coloured,
     "cartpole": cartpole,
     "arm": arm,
     "quadruped": quadruped,
@@ -200,6 +209,14 @@ def prior_deviations(mechanism: Mechanism) -> np.ndarray:
     return np.sqrt(np.sum((J * free.deviation) ** 2, axis=1))
 
 
+def coloured(white: np.ndarray, correlation: float) -> np.ndarray:
+    """White noise made an autoregression over time, as large as it was."""
+    if not correlation:
+        return white
+    scaled = np.concatenate([white[:1], np.sqrt(1 - correlation**2) * white[1:]])
+    return np.asarray(lfilter([1.0], [1.0, -correlation], scaled, axis=0))
+
+
 class Log:
     """Makes noisy logs of a mechanism."""
 
@@ -232,7 +249,8 @@ class Log:
         for number in range(m.runs):
             start, speed = m.start(rng), np.zeros(m.model.nv) if m.speed is None else m.speed(rng)
             q, u = (np.asarray(a) for a in self.move(truth, start, speed, m.drive(rng, n)))
-            noisy = np.asarray(self.measure(q, m.noise * rng.normal(size=(n, m.model.nv))))
+            noise = m.noise * coloured(rng.normal(size=(n, m.model.nv)), m.colour)
+            noisy = np.asarray(self.measure(q, noise))
             channels = {"q": noisy, "control": u if m.model.nu else None}
             found.append(sysid.Recording.of(m.model, PERIOD * np.arange(n), **channels, name=f"run {number}"))
         return found

@@ -9,12 +9,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from knuckle.optim import Result
-from knuckle.sysid.left import what_is_missing
+from knuckle.sysid.jumps import SURE, beginning_anew
+from knuckle.sysid.left import not_noise
 from knuckle.sysid.noise import log_evidence
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.shots import Shots
-
-FIRM = 100.0  # ties of a model that holds from piece to piece
 
 
 class End(NamedTuple):
@@ -33,9 +32,10 @@ def end(objective: Objective, last: Result, noise: dict[str, float]) -> End:
     return End(last, noise, objective.shots, objective.continuity, log_evidence(objective, last.x) - float(spread))
 
 
-def holds(objective: Objective, x: np.ndarray, tied: bool) -> bool:
+def holds(objective: Objective, x: np.ndarray) -> bool:
     """Whether the model carries on from piece to piece, and what it leaves is noise."""
-    return (not tied or objective.continuity >= FIRM) and not what_is_missing(objective.by_channel(x), held=False)
+    left = objective.by_channel(x).values()
+    return all(not_noise(part) is None for part in left) and beginning_anew(objective, x) < SURE
 
 
 def untrained(objective: Objective) -> bool:

@@ -17,9 +17,11 @@ from knuckle.model.model import Model
 from knuckle.optim import LocalSolver, Result
 from knuckle.optim.robust import Loss as Robust
 from knuckle.optim.workers import WorkerPlan
+from knuckle.sysid.colour import widening
 from knuckle.sysid.global_search import Method
 from knuckle.sysid.held_out import HeldOut
 from knuckle.sysid.interrupt import interrupts
+from knuckle.sysid.jumps import jumps_in_words
 from knuckle.sysid.left import what_is_missing
 from knuckle.sysid.measuring import instrument_estimates
 from knuckle.sysid.objective import Objective, Regularise
@@ -74,12 +76,19 @@ class Fit:
         return self.missing() + self.certainty.untold(most=most)
 
     def missing(self) -> list[str]:
-        """In words, channels of which the fit leaves more than noise."""
+        """In words, signs that the model lacks something, and what that may be."""
+        objective, control = self.objective, self.shots.control
         with jax.enable_x64(True):
-            left = self.objective.by_channel(self.result.x)
-        control = self.shots.control
-        found = what_is_missing(left, held=control.shape[-1] > 0 and not self.shots.linear)
-        idle = found and control.shape[-1] > 0 and not control.any()
+            found = what_is_missing(objective.by_channel(self.result.x)) + jumps_in_words(objective, self.result.x)
+        if not found:
+            return []
+        held = control.shape[-1] > 0 and not self.shots.linear
+        causes = ["delays", *['controls that change between samples (drive="linear")'] * held, "more free parameters"]
+        found.append(
+            "the model lacks something, and intervals do not know what parameters took up in its place; "
+            f"{', '.join(causes)} or a network may explain it"
+        )
+        idle = control.shape[-1] > 0 and not control.any()
         return [*found, "all controls were taken as 0: is what drove the robot in the recordings?"] if idle else found
 
     def __getitem__(self, name: str) -> Estimate:
@@ -213,7 +222,9 @@ def _fitted(task: Task, found: Found) -> Fit:
     objective, result, noise, errors = found
     simulator, known = objective.simulator, objective.simulator.physical
     z, jacobian = result.x[: objective.size], objective.sensitivity(result.x)
-    sure = certainty(jacobian, known, objective.prior[:known], objective.labels[:known], task.parameters, z)
+    prior, labels = objective.prior[:known], objective.labels[:known]
+    more = widening(objective, result.x, jacobian)
+    sure = certainty(jacobian, known, prior, labels, task.parameters, z, more)
     rows = estimates(task.parameters, z, sure) + instrument_estimates(objective, z, sure)
     used = simulator.used(jnp.asarray(z))
     return Fit(*used, rows, sure, noise, errors, result, simulator, objective.shots, objective, task)

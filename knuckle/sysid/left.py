@@ -24,16 +24,18 @@ def residual_statistics(residuals: np.ndarray) -> dict[str, float]:
     }
 
 
-def what_is_missing(residuals: Mapping[str, np.ndarray], held: bool) -> list[str]:
-    """In words, channels of which more is left than noise; `held`: there are controls, held between samples."""
-    found = []
-    for key, part in residuals.items():
-        correlation, count = residual_statistics(part)["correlation"], np.count_nonzero(np.isfinite(part))
-        if correlation > CORRELATED and correlation * math.sqrt(max(count, 1)) > CHANCE:
-            drive = 'controls that change between samples (drive="linear"), ' if held else ""
-            found.append(
-                f"what is left of {key} is not noise (neighbouring samples correlate by {correlation:.2f}): the model "
-                f"lacks something, and intervals may be too narrow. Delays, {drive}more free parameters or a network "
-                "may explain it"
-            )
-    return found
+def not_noise(residuals: np.ndarray) -> float | None:
+    """The correlation of neighbours, where it says that more is left than noise."""
+    correlation, count = residual_statistics(residuals)["correlation"], np.count_nonzero(np.isfinite(residuals))
+    told = correlation > CORRELATED and correlation * math.sqrt(max(count, 1)) > CHANCE
+    return correlation if told else None
+
+
+def what_is_missing(residuals: Mapping[str, np.ndarray]) -> list[str]:
+    """In words, channels of which more is left than noise."""
+    found = {key: not_noise(part) for key, part in residuals.items()}
+    return [
+        f"what is left of {key} is not noise: neighbouring samples correlate by {correlation:.2f}"
+        for key, correlation in found.items()
+        if correlation is not None
+    ]

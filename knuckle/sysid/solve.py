@@ -16,6 +16,7 @@ from knuckle.optim.workers import WorkerPlan
 from knuckle.sysid.draws import End, end, holds, redrawn, untrained
 from knuckle.sysid.global_search import Method, searched
 from knuckle.sysid.interrupt import Interrupts
+from knuckle.sysid.jumps import FIRMEST, SURE, tied
 from knuckle.sysid.noise import log_evidence, noise_left, reweighed
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.saved import Saved
@@ -24,7 +25,7 @@ from knuckle.sysid.shots import Shots
 MANY = 300  # free numbers from which on reverse mode is used
 SETTLED = 0.05  # relative change of the noise at which it counts as known
 MOST_ROUNDS = 4  # in which the noise is found
-FIRMER, FIRMEST = 10.0, 1e4  # steps of the ties' weight, and its end
+FIRMER = 10.0  # steps of the ties' weight
 MOST_FIRMER = 50  # steps of a search with firmer ties; one without networks that takes more came to a worse place
 ROUGH = 20.0  # tolerance of a search that another follows
 NOTHING = 0.05  # of the logarithm of a probability
@@ -120,15 +121,19 @@ class _Solve:
 
     def _settle(self) -> None:
         """From a start to its end."""
-        self._until_noise_is_known(rough=self._tied and self._physical)
-        if self._tied:
+        self._until_noise_is_known(rough=tied(self.objective) and self._physical)
+        if tied(self.objective):
             self._firm_ties()
 
     def _draw_again(self, first: np.ndarray, noise: dict[str, float], shots: Shots) -> None:
-        """Other first weights of the networks while these come to no good end; the most probable end stays."""
-        while untrained(self.objective) and self.draw + 1 < self.search.draws:
+        """Other first weights of the networks while these come to no good end; the most probable end stays.
+
+        Two that come to the same end say that others would too.
+        """
+        same = False
+        while untrained(self.objective) and self.draw + 1 < self.search.draws and not same:
             assert self.last is not None
-            if self.last.status in STOPPED or holds(self.objective, self.x, self._tied):
+            if self.last.status in STOPPED or holds(self.objective, self.x):
                 return
             self.draw += 1
             self.search.progress(f"a network came to a bad place: first weights {self.draw + 1} of {self.search.draws}")
@@ -139,16 +144,19 @@ class _Solve:
                 self._widen(_widened(self.objective, self.x))
                 self._settle()
             finally:
-                self._keep(best)
+                same = self._keep(best)
 
-    def _keep(self, best: End) -> None:
-        """The more probable of an earlier end and where the search is now."""
+    def _keep(self, best: End) -> bool:
+        """The more probable of an earlier end and where the search is now; whether they are alike."""
         status = Status.INTERRUPTED if self.last is None else self.last.status
-        if self.last is None or not end(self.objective, self.last, self.noise).probability > best.probability:
+        gain = -np.inf if self.last is None else end(self.objective, self.last, self.noise).probability
+        gain -= best.probability
+        if self.last is None or not gain > 0:
             self.last = replace(best.last, status=status) if status in STOPPED else best.last
             self.x, self.noise = best.last.x, best.noise
             self.objective.shots, self.objective.continuity = best.shots, best.continuity
         self.saved.write(self.x, self.noise, self.searched, now=True)
+        return abs(gain) < SURE
 
     def _until_noise_is_known(self, rough: bool = False) -> None:
         """Rounds until what is left is what was taken as noise; rough ones do not go to the end."""
@@ -170,11 +178,6 @@ class _Solve:
     def _physical(self) -> bool:
         """Whether there are no networks."""
         return self.objective.size == self.objective.simulator.physical
-
-    @property
-    def _tied(self) -> bool:
-        """Whether some pieces follow each other."""
-        return not self.objective.fixed_starts and bool(np.any(np.asarray(self.objective.shots.joined)))
 
     def _reweigh(self) -> dict[str, float]:
         """Take what is left as the noise; factors on what it was."""

@@ -122,11 +122,13 @@ def certainty(
     labels: tuple[str, ...],
     parameters: Parameters = Parameters(),
     z: np.ndarray | None = None,
+    widening: np.ndarray | None = None,
 ) -> Certainty:
     """From the Jacobian of all residuals (each of deviation 1), whose first `size` columns are the free numbers.
 
     Its last rows of shared numbers are what was known before of each. Starts and weights of networks are eliminated.
     The first free numbers are those of the parameters, at z; words speak of their entries, and of the rest by label.
+    widening: what is added to the covariance because residuals are not noise.
     """
     shared = jacobian.sizes[-1]
     others = jacobian.alone.copy()
@@ -135,13 +137,23 @@ def certainty(
     weights = shared - size
     data = np.asarray(np.linalg.qr(np.roll(rows, weights, axis=1), mode="r"))[weights:, weights:] * prior
     _, values, directions = np.linalg.svd(data)
-    covariance = np.linalg.inv(data.T @ data + np.eye(size)) * np.outer(prior, prior)
+    scaled = np.linalg.inv(data.T @ data + np.eye(size))
+    if widening is not None:
+        scaled += widening[:size, :size] / np.outer(prior, prior)
+        values, directions = _told(scaled)
+    covariance = scaled * np.outer(prior, prior)
     by_free, own = np.eye(size), parameters.size
     if z is not None:
         by_free[:own, :own] = parameters.entries_by_free(z[:own])
     by_entry = np.linalg.solve(by_free.T, (jacobian.by_shared.reshape(-1, shared)[:, :size] * prior).T)
     entries = (*parameters.entries, *labels[own:])
     return Certainty(covariance, values, directions, labels, entries, by_free, np.linalg.norm(by_entry, axis=1))
+
+
+def _told(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Singular values and directions of data that leave such a covariance, both in units of what was known before."""
+    variances, directions = np.linalg.eigh(covariance)
+    return np.sqrt(np.maximum(1 / variances - 1, 0.0)), directions.T
 
 
 def estimates(parameters: Parameters, z: np.ndarray, sure: Certainty, level: float = 0.95) -> list[Estimate]:

@@ -231,14 +231,19 @@ def test_first_weights_are_drawn_again_until_a_fit_holds_and_the_most_probable_e
     ends = []
     monkeypatch.setattr(solve, "holds", lambda *_: False)
     monkeypatch.setattr(solve, "end", lambda *given: ends.append(draws.end(*given)) or ends[-1])
-    smooth = eqx.tree_at(lambda m: m.damping, MODEL, np.zeros(2))
-    fit = kn.fit(smooth, recorded(TRUTH, runs=1), [], blueprint=small_networks(), held_out=0, draws=3)
+    monkeypatch.setattr(solve, "SURE", 0.0)  # no two ends are alike
+    smooth, log = eqx.tree_at(lambda m: m.damping, MODEL, np.zeros(2)), recorded(TRUTH, runs=1)
+    fit = kn.fit(smooth, log, [], blueprint=small_networks(), held_out=0, draws=3)
     first, second, best, third = ends
     assert len({end.last.value for end in (first, second, third)}) == 3  # each from weights of its own
     assert best.probability == max(first.probability, second.probability)
     kept = max(ends, key=lambda end: end.probability)
     np.testing.assert_array_equal(fit.result.x, kept.last.x)
     assert fit.objective.continuity == kept.continuity and fit.noise == kept.noise
+    ends.clear()
+    monkeypatch.setattr(solve, "SURE", np.inf)  # all are: two suffice
+    fit.again(log)
+    assert len(ends) == 2
 
 
 def test_weights_drawn_again_have_the_spread_of_the_first_and_leave_zeros():

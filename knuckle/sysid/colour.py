@@ -1,0 +1,201 @@
+"""Intervals where what a fit leaves is not white: neighbouring samples then tell less than they are many.
+
+What is left is taken as an autoregression of first order within each piece. Its strength is the one that makes the data
+most probable: the correlation of residuals themselves is too small, as starts and parameters took up part of them. The
+covariance is that of least squares under such noise (Morelli and Klein, Accuracy of aerodynamic model parameters
+estimated from flight test data, 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.signal import lfilter
+
+from knuckle.optim.chain import Chain
+from knuckle.optim.chain_normal import ChainNormal
+from knuckle.optim.chain_quadratic import Quadratic
+from knuckle.optim.robust import rho
+from knuckle.sysid.left import not_noise
+from knuckle.sysid.objective import Objective
+
+
+class Colour(NamedTuple):
+    """Of what is left of a channel."""
+
+    correlation: float = 0.0  # of neighbouring samples
+    variance: float = 1.0  # in units of what was taken as noise
+
+
+WHITE = Colour()
+MOST = 0.9999  # of a correlation; beyond it there is no noise, only what the model lacks
+
+
+class Products(NamedTuple):
+    """X^T Q X over data: columns of each piece's own numbers with all, and all others among themselves."""
+
+    own: np.ndarray  # (piece, own, column)
+    shared: np.ndarray
+
+    @classmethod
+    def sum(cls, parts: Iterable[tuple[float, Products]]) -> Products:
+        weighed = [(weight * part.own, weight * part.shared) for weight, part in parts]
+        return cls(*(np.sum(column, axis=0) for column in zip(*weighed, strict=True)))
+
+
+class Rows(NamedTuple):
+    """Data of a channel: own and shared columns of the Jacobian, and last the residual."""
+
+    columns: np.ndarray  # (piece, sample, entry, column)
+    valid: np.ndarray  # (piece, sample, entry)
+    own: int  # columns of own numbers
+
+    @property
+    def beside(self) -> np.ndarray:
+        """How many neighbours of each sample were measured."""
+        return _beside(self.valid.astype(float)) * self.valid
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Columns, 0 where nothing was measured."""
+        return np.where(self.valid[..., None], self.columns, 0.0)
+
+    def products(self) -> tuple[Products, Products, Products]:
+        """With Q the identity, a diagonal of one less than the number of neighbours, and the sum of neighbours."""
+        x = self.measured
+        fewer, around = (self.beside - 1)[..., None] * x, _beside(x) * self.valid[..., None]
+        return self._products(x, x), self._products(x, fewer), self._products(x, around)
+
+    def _products(self, x: np.ndarray, y: np.ndarray) -> Products:
+        pieces, width = len(x), x.shape[-1]
+        mine = x[..., : self.own].reshape(pieces, -1, self.own).swapaxes(1, 2) @ y.reshape(pieces, -1, width)
+        a, b = (part[..., self.own :].reshape(-1, width - self.own) for part in (x, y))
+        return Products(mine, a.T @ b)
+
+
+def widening(objective: Objective, x: np.ndarray, jacobian: Chain) -> np.ndarray | None:
+    """What is added to the covariance of the shared numbers; None where what is left is noise.
+
+    jacobian: that of residuals of deviation 1, as `Objective.sensitivity` gives it.
+    """
+    left = {key: _psi(objective, part) for key, part in objective.by_channel(x).items()}
+    telling = [key for key, part in left.items() if not_noise(part) is not None]
+    if not telling:
+        return None
+    rows, others = _rows_of(jacobian, left), _without_data(jacobian, objective(x)[0])
+    return _added(jacobian, rows, _colours(rows, telling, others), np.asarray(objective.shots.joined) > 0)
+
+
+def _psi(objective: Objective, part: np.ndarray) -> np.ndarray:
+    """The slope of the loss at residuals, of deviation 1; with squares these are the residuals."""
+    if objective.robust == "squares":
+        return part
+    psi = rho(objective.robust, (part / objective.tolerance) ** 2)[1] * part
+    return psi / max(float(np.sqrt(np.nanmean(psi**2))) if np.isfinite(psi).any() else 1.0, 1e-12)
+
+
+def _rows_of(jacobian: Chain, left: Mapping[str, np.ndarray]) -> dict[str, Rows]:
+    found, at = {}, 0
+    for key, part in left.items():
+        width = part.shape[1] * part.shape[2]
+        own, shared = (a[:, at : at + width].reshape(*part.shape, -1) for a in (jacobian.by_own, jacobian.by_shared))
+        columns = np.concatenate([own, shared, part[..., None]], axis=-1)
+        found[key] = Rows(columns, np.isfinite(part), own.shape[-1])
+        at += width
+    return found
+
+
+def _without_data(jacobian: Chain, residuals: np.ndarray) -> Quadratic:
+    """Ties, and what is known beforehand."""
+    _, ties, alone, own = jacobian.split(residuals)
+    kept = replace(jacobian, by_shared=jacobian.by_shared[:, :0], by_own=jacobian.by_own[:, :0])
+    rest = np.concatenate([ties.reshape(-1), alone, own.reshape(-1)])
+    return Quadratic.of(rest, kept)
+
+
+def _with(others: Quadratic, data: Products) -> Quadratic:
+    """Data beside the rest."""
+    normal, own = others.normal, others.normal.blocks.shape[1]
+    return Quadratic(
+        others.value + float(data.shared[-1, -1]),
+        others.gradient + np.concatenate([data.shared[:-1, -1], data.own[..., -1].reshape(-1)]),
+        ChainNormal(
+            normal.shared + data.shared[:-1, :-1],
+            normal.mixed + data.own[..., own:-1].reshape(normal.mixed.shape),
+            normal.blocks + data.own[..., :own],
+            normal.below,
+        ),
+    )
+
+
+def _colours(rows: Mapping[str, Rows], telling: list[str], others: Quadratic) -> dict[str, Colour]:
+    """The colour of each channel, one after the other, that makes the data most probable."""
+    products = {key: part.products() for key, part in rows.items()}
+    found = dict.fromkeys(rows, WHITE)
+    for key in telling:
+        rest = others
+        for other in rows.keys() - {key}:
+            rest = _with(rest, _weighed(products[other], found[other]))
+        count, pairs = np.count_nonzero(rows[key].valid), rows[key].beside.sum() / 2
+
+        def less(at, own=products[key], rest=rest, count=count, pairs=pairs):
+            colour = _colour(at)
+            spread = count * np.log(colour.variance) + pairs * np.log1p(-(colour.correlation**2))
+            return 0.5 * spread - _with(rest, _weighed(own, colour)).log_probability()
+
+        at = minimize(less, [0.5, 0.2], method="Nelder-Mead", options={"xatol": 0.01, "fatol": 0.05, "maxfev": 100}).x
+        found[key] = _colour(at)
+    return found
+
+
+def _colour(at: np.ndarray) -> Colour:
+    return Colour(float(np.clip(np.tanh(at[0]), -MOST, MOST)), float(np.exp(at[1])))
+
+
+def _weighed(products: tuple[Products, Products, Products], colour: Colour) -> Products:
+    """With Q the inverse covariance of an autoregression, which has three diagonals."""
+    r, variance = colour
+    scale = 1 / ((1 - r**2) * variance)
+    return Products.sum(zip((scale, scale * r**2, -scale * r), products, strict=True))
+
+
+def _added(jacobian: Chain, rows: Mapping[str, Rows], colours: Mapping[str, Colour], joined: np.ndarray) -> np.ndarray:
+    """S^-1 T^T (R - 1) T S^-1, as far as it widens: T are rows by shared numbers, own ones following, S = T^T T."""
+    count, _, own, shared = jacobian.sizes
+    reduced = jacobian.normal().reduced()
+    assert reduced is not None
+    follow = reduced.own_by_shared.reshape(count, own, shared)
+    more = np.zeros((shared, shared))
+    for key, colour in colours.items():
+        part = rows[key].measured
+        total = part[..., own:-1] + np.einsum("ktei,kij->ktej", part[..., :own], follow)
+        for run in _runs(total, joined):
+            forth, back = (lfilter([1.0], [1.0, -colour.correlation], run[::way], axis=0)[::way] for way in (1, -1))
+            smooth = colour.variance * (forth + back - run) - run
+            more += run.reshape(-1, shared).T @ smooth.reshape(-1, shared)
+    sizes, ways = np.linalg.eigh(reduced.matrix)
+    root = ways / np.sqrt(np.maximum(sizes, np.finfo(float).tiny))  # S^-1 = root root^T
+    wider, along = np.linalg.eigh(root.T @ (0.5 * (more + more.T)) @ root)
+    wide = root @ (along * np.sqrt(np.maximum(wider, 0.0)))
+    return wide @ wide.T
+
+
+def _runs(total: np.ndarray, joined: np.ndarray) -> list[np.ndarray]:
+    """Pieces that follow each other as one (time, entry, column); each begins with the sample that ended the last."""
+    ends = np.flatnonzero(~joined) + 1
+    follows = np.concatenate([[False], joined[:-1]])
+    pieces = [part[1:] if after else part for part, after in zip(total, follows, strict=True)]
+    starts = np.concatenate([[0], ends[:-1]])
+    return [np.concatenate(pieces[a:b]) for a, b in zip(starts, ends, strict=True)]
+
+
+def _beside(x: np.ndarray) -> np.ndarray:
+    """Sum of both neighbours in time (axis 1)."""
+    out = np.zeros_like(x)
+    out[:, 1:] += x[:, :-1]
+    out[:, :-1] += x[:, 1:]
+    return out
