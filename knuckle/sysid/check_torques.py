@@ -82,7 +82,7 @@ def _offset(draft: Draft, channel: str) -> Offset | None:
     if channel == "control" and np.any(np.asarray(draft.model.actuators.bias)[:, 1:]):
         return None  # a servo's control is a position
     joints = [j for j, _ in pairs(draft) if draft.entry("q", j) is not None][:MOST_JOINTS]
-    dofs, forces = _forces(draft, channel)
+    dofs, forces = forces_on_joints(draft, channel)
     if not joints or not forces:
         return None
     spaced = even(draft.time, *(draft.values["q"][:, j] for j in joints), *forces)
@@ -111,10 +111,10 @@ def _most(dt: float, length: int) -> int:
 def _unexplained(model: Model, joints, dofs, signals: np.ndarray, dt: float, window: float, lags) -> np.ndarray | None:
     """Share of the forces' variance that the motion leaves, for each lag; None where there are too few samples."""
     q, forces, most = signals[: len(joints)], signals[len(joints) :], int(lags[-1])
-    motion = Motion(*(_smooth(q, dt, window, k) for k in range(3)))
-    forces = _smooth(forces, dt, window)
+    motion = Motion(*(smoothed(q, dt, window, k) for k in range(3)))
+    forces = smoothed(forces, dt, window)
     rows = np.unique(np.linspace(most, q.shape[1] - most - 1, MOST_ROWS).astype(int))
-    if _model_says(model, joints):
+    if model_says(model, joints):
         regressions = [_rigid(model, motion, rows, dofs, forces)]
     else:
         columns = _any_columns(motion)[rows][:, None]
@@ -124,7 +124,7 @@ def _unexplained(model: Model, joints, dofs, signals: np.ndarray, dt: float, win
     return np.mean([r.unexplained(lags) for r in regressions], axis=0)
 
 
-def _forces(draft: Draft, channel: str) -> tuple[list[int], list[np.ndarray]]:
+def forces_on_joints(draft: Draft, channel: str) -> tuple[list[int], list[np.ndarray]]:
     """Joints that are pushed, and by how much over time."""
     values, actuators = draft.values[channel], draft.model.actuators
     if channel == "control":
@@ -136,7 +136,7 @@ def _forces(draft: Draft, channel: str) -> tuple[list[int], list[np.ndarray]]:
     return pushed, [values[:, k] for k in pushed]
 
 
-def _smooth(x: np.ndarray, dt: float, window: float, derivative: int = 0) -> np.ndarray:
+def smoothed(x: np.ndarray, dt: float, window: float, derivative: int = 0) -> np.ndarray:
     """Derivative of cubics through the samples of a window [s]."""
     count = min(max(round(window / dt), 5) | 1, (x.shape[1] - 1) | 1)
     return np.asarray(savgol_filter(x, count, 3, deriv=derivative, delta=dt))
@@ -146,7 +146,7 @@ def _deviation(forces: np.ndarray) -> np.ndarray:
     return np.std(forces, axis=0) + 1e-300
 
 
-def _model_says(model: Model, joints: list[int]) -> bool:
+def model_says(model: Model, joints: list[int]) -> bool:
     return model.nq == model.nv == len(joints) and not len(model.equalities.torque_scale)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from knuckle.model.model import Model
 from knuckle.sysid import read_csv, read_hdf5, read_mcap, read_npz, read_parquet, read_rosbag
 from knuckle.sysid.assemble import drafts_of
+from knuckle.sysid.check_efforts import check_efforts
 from knuckle.sysid.check_motion import Units, check_units, check_velocities
 from knuckle.sysid.check_rotation import check_quaternions
 from knuckle.sysid.check_torques import check_torques
@@ -185,6 +186,7 @@ def _examined(drafts: list[Draft], report: Report, units: Units | None, quaterni
     for draft in drafts:
         check_velocities(draft, report)
         check_torques(draft, report)
+        check_efforts(draft, report)
         report_gaps(draft.time, report, draft.name)
     return drafts
 

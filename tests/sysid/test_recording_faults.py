@@ -253,25 +253,50 @@ def test_late_torques_are_reported_with_their_offset(samples: int, tmp_path: Pat
     assert ("after" if samples > 0 else "before") in finding.detail
 
 
-@pytest.mark.parametrize("samples", [0, 3, -8])
-def test_late_torques_of_an_arm_of_other_masses_are_reported_with_their_offset(samples: int, tmp_path: Path):
+def arm_log() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times, positions and torques of an arm whose masses are not those of the description, and which rubs."""
     t, q, qd = swing(12.0, joints=7)
     rng = np.random.default_rng(1)
     heavier = eqx.tree_at(lambda m: m.inertia.mass, ARM, ARM.inertia.mass * rng.uniform(0.6, 1.6, len(ARM.link_names)))
     qdd = np.gradient(qd, t, axis=0)
     torque = np.asarray(inverse_dynamics(heavier, q, qd, qdd)) + 0.1 * qd + 0.3 * np.tanh(20 * qd)
     torque += 0.05 * np.std(torque, axis=0) * rng.normal(size=torque.shape)
-    a, b = 50, 2500
-    table = {"time [s]": t[a:b]}
+    return t, q + 1e-4 * rng.normal(size=q.shape), torque
+
+
+def read_arm(folder: Path, t: np.ndarray, q: np.ndarray, torque: np.ndarray):
+    table = {"time [s]": t}
     for k, joint in enumerate(ARM.joint_names):
-        table[f"{joint} position"] = q[a:b, k] + 1e-4 * rng.normal(size=b - a)
-        table[f"{joint} torque"] = torque[a - samples : b - samples, k]
-    findings = read_recordings(write_csv(tmp_path / "log.csv", table), ARM).report.of("clock offset")
+        table[f"{joint} position"] = q[:, k]
+        table[f"{joint} torque"] = torque[:, k]
+    return read_recordings(write_csv(folder / "log.csv", table), ARM).report
+
+
+@pytest.mark.parametrize("samples", [0, 3, -8])
+def test_late_torques_of_an_arm_of_other_masses_are_reported_with_their_offset(samples: int, tmp_path: Path):
+    t, q, torque = arm_log()
+    a, b = 50, 2500
+    findings = read_arm(tmp_path, t[a:b], q[a:b], torque[a - samples : b - samples]).of("clock offset")
     if samples == 0:
         assert not findings
         return
     assert findings[0].place == "tau" and f"({abs(samples)}.0 samples)" in findings[0].detail
     assert ("after" if samples > 0 else "before") in findings[0].detail
+
+
+def test_torques_in_another_order_of_opposite_sign_or_in_other_units_are_suspect(tmp_path: Path):
+    t, q, torque = arm_log()
+    kinds = "foreign forces", "opposite force", "force scale"
+    right = read_arm(tmp_path, t, q, torque)
+    assert not any(right.of(kind) for kind in kinds)
+    swapped = read_arm(tmp_path, t, q, torque[:, [0, 3, 2, 1, 4, 5, 6]]).of("foreign forces")
+    second, fourth = ARM.joint_names[1], ARM.joint_names[3]
+    assert [(f.place, f.count, f.action) for f in swapped] == [("tau", 2, "suspect")]
+    assert f"that of {second} is what moves {fourth}" in swapped[0].detail
+    turned = read_arm(tmp_path, t, q, torque * np.where(np.arange(7) == 1, -1, 1)).of("opposite force")
+    assert [f.place for f in turned] == [f"tau {second}"]
+    small = read_arm(tmp_path, t, q, torque * np.where(np.arange(7) == 3, 1000, 1)).of("force scale")
+    assert [f.place for f in small] == [f"tau {fourth}"] and "times what the description needs" in small[0].detail
 
 
 def test_spikes_are_left_out(tmp_path: Path):
