@@ -42,6 +42,7 @@ def write_report(
     found = {"residuals": residuals, "networks": networks, "findings": findings, "search": search, "about": about}
     data = numbers(fit, **found)
     folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     texts = {
         folder / "fit.json": json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False),
         folder / "report.html": page(fit, data, residuals, networks, search),
@@ -82,7 +83,7 @@ def page(fit: Fit, data: Mapping[str, Any], residuals, networks: Sequence[Learne
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name}: fit</title><style>{STYLE}</style></head><body><main>
 <header><h1>{name}</h1><p>fitted to {logs}{size}</p></header>
-{_cards(fit, search)}
+{_cards(fit, data, search)}
 {"".join(sections)}
 <footer>Knuckle {escape(str(data.get("knuckle", "")))}. All numbers are in fit.json.</footer>
 </main></body></html>
@@ -111,7 +112,7 @@ def _pictures(pictures: Iterable[plots.Picture]) -> str:
     return f'<div class="pictures">{images}</div>'
 
 
-def _cards(fit: Fit, search: Search) -> str:
+def _cards(fit: Fit, data: Mapping[str, Any], search: Search) -> str:
     cards = []
     if fit.held_out is not None:
         for key, after in list(fit.held_out.after.items())[:2]:
@@ -122,6 +123,8 @@ def _cards(fit: Fit, search: Search) -> str:
     if fit.estimates:
         sure = sum(e.verdict == "determined" for e in fit.estimates)
         cards.append(("parameters determined", f"{sure} of {len(fit.estimates)}", "by these data"))
+    left = ("more than noise", "the model lacks something") if data["missing"] else ("noise", "the model holds")
+    cards.append(("what is left", *left))
     result = fit.result
     spent = f"{len(search)} evaluations, {search[-1][0]:.1f} s" if search else f"{result.iterations} iterations"
     cards.append(("search", escape(str(result.status)), spent))
@@ -134,15 +137,15 @@ def _parameters(fit: Fit) -> str:
         return f'<span class="badge" style="background:{plots.VERDICTS[verdict]}">{verdict}</span>'
 
     rows = [
-        (escape(e.name), f"{e.before:.4g}", f"<b>{e.value:.4g}</b>", f"{e.lower:.4g} &hellip; {e.upper:.4g}",
-         escape(e.unit), badge(e.verdict))
+        (escape(e.name), badge(e.verdict), f"<b>{e.value:.4g}</b>", f"{e.lower:.4g} &hellip; {e.upper:.4g}",
+         f"{e.before:.4g}", escape(e.unit))
         for e in fit.estimates
     ]  # fmt: skip
     if not rows:
         return "<p>Only networks were fitted.</p>"
-    head = ("parameter", "before", "after", "95 % interval", "unit", "verdict")
+    head = ("parameter", "verdict", "after", "95 % interval", "before", "unit")
     picture = _pictures([plots.interval_picture(fit.estimates)]) if fit.estimates else ""
-    return _table(head, rows, "tnnntt") + picture
+    return _table(head, rows, "ttnnnt") + picture
 
 
 def _held_out(fit: Fit) -> str:

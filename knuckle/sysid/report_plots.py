@@ -173,7 +173,8 @@ def interval_picture(estimates: Sequence[Estimate]) -> Picture:
         axes.set_xlim(*(np.clip(axes.get_xlim(), -WIDEST_CHANGE, WIDEST_CHANGE)))
         axes.set_yticks(range(len(shown)), [e.name for e in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlabel("change from the description [%]")
+        some = f"; the first {len(shown)} of {len(estimates)}" if len(shown) < len(estimates) else ""
+        axes.set_xlabel(f"change from the description [%]{some}")
 
     return drawn("change of each parameter with its 95 % interval", draw, max(1.6, 0.8 + 0.24 * len(shown)))
 

@@ -32,6 +32,9 @@ footer { color: var(--grey); font-size: 13px; text-align: center; }
   main { padding: 16px 10px 28px; }
   header h1 { font-size: 24px; }
   section { padding: 14px 12px; }
+  table { font-size: 13px; }
+  th, td { padding-right: 10px; }
+  .badge { font-size: 11.5px; padding: 1px 7px; }
 }
 @media print { body { background: #fff; } section { break-inside: avoid; } }
 """
