@@ -16,6 +16,9 @@ import knuckle as kn
 out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+ROBOT_OR_HYBRID = "A built-in robot, or the path of a URDF, MJCF or .knuckle file."
+
+
 class Touching(StrEnum):
     """Contact models by the names of the command line."""
 
@@ -66,6 +69,17 @@ def load(robot: str, floating: bool | None = None, repair_inertia: bool = False)
     for warning in caught:
         err.print(f"[yellow]warning:[/] {plain(str(warning.message))}")
     return model
+
+
+def read_hybrid(robot: str, floating: bool | None = None, repair_inertia: bool = False) -> kn.Hybrid:
+    """A saved hybrid model, or a robot without networks."""
+    if Path(robot).suffix != ".knuckle":
+        return kn.Hybrid(load(robot, floating, repair_inertia))
+    if floating is not None or repair_inertia:
+        raise ValueError(f"--floating, --fixed and --repair-inertia are for URDF and MJCF files, not {robot}")
+    if not Path(robot).is_file():
+        raise ValueError(f"no file {robot}")
+    return kn.load_hybrid(robot)
 
 
 def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:

@@ -12,9 +12,7 @@ import numpy as np
 import typer
 
 import knuckle as kn
-from knuckle.cli_common import TOUCHING, Touching, columns, fail, load, out, plain
-
-ROBOT_OR_HYBRID = "A built-in robot, or the path of a URDF, MJCF or .knuckle file."
+from knuckle.cli_common import ROBOT_OR_HYBRID, TOUCHING, Touching, columns, fail, out, plain, read_hybrid
 
 
 def info(
@@ -26,7 +24,7 @@ def info(
     """Show what is in a model, what of it can be fitted, and which quantities networks can act on (taps)."""
     with jax.enable_x64(True):
         try:
-            hybrid = _hybrid(robot)
+            hybrid = read_hybrid(robot)
             taps = kn.list_taps(hybrid.model, contact=TOUCHING[contact] or hybrid.contact)
         except (ValueError, OSError) as error:
             fail(str(error))
@@ -56,7 +54,7 @@ def export(
     """Write a robot as URDF or MJCF, or one step of its simulation as C that allocates nothing, networks included."""
     with jax.enable_x64(True):
         try:
-            hybrid = _hybrid(robot)
+            hybrid = read_hybrid(robot)
             if target.suffix == ".c":
                 written = _export_c(hybrid, target, dt, contact)
             else:
@@ -66,12 +64,6 @@ def export(
         except (ValueError, OSError, NotImplementedError) as error:
             fail(str(error))
     out.print(f"wrote {plain(str(written))}")
-
-
-def _hybrid(robot: str) -> kn.Hybrid:
-    if Path(robot).suffix == ".knuckle":
-        return kn.load_hybrid(robot)
-    return kn.Hybrid(load(robot))
 
 
 def _refuse_networks(hybrid: kn.Hybrid, target: Path) -> None:

@@ -135,6 +135,7 @@ def rollout(
     contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
     blueprint: Blueprint | None = None,
+    time: float | Float[Array, ""] = 0.0,
     checkpoint: Checkpoint = "step",
     native: bool = False,
     check: bool = False,
@@ -142,6 +143,7 @@ def rollout(
     """Many steps: `controls` is an array over time, one control that is held, a policy(time, state), or None.
 
     Args:
+        time: at the start [s]; matters to policies and to networks that see the time.
         checkpoint: what reverse mode keeps: "none" everything, "step" the states (the rest is computed again), "sqrt"
             states at about sqrt(steps) moments, so that memory grows with the square root of the steps.
         native: run as native code (`knuckle.native`), compiled once for all models of one topology; on a CPU much
@@ -151,7 +153,7 @@ def rollout(
     """
     policy, table, steps = _policy(model, controls, steps)
     run = _native_run() if native else _run
-    inputs = (model, state, table, dt, integrator, contact, wrench, blueprint)
+    inputs = (model, state, table, dt, integrator, contact, wrench, blueprint, time)
     trajectory = run(*inputs, policy=policy, steps=steps, checkpoint=checkpoint)
     if check and trajectory.contact is not None:
         trajectory.contact.check()
@@ -165,14 +167,16 @@ def _native_run() -> Callable[..., Trajectory]:
     return jit(_run, static_argnames=("policy", "steps", "checkpoint"))
 
 
-def _run(model, state, table, dt, integrator, contact, wrench, blueprint, *, policy, steps, checkpoint) -> Trajectory:
+def _run(
+    model, state, table, dt, integrator, contact, wrench, blueprint, start, *, policy, steps, checkpoint
+) -> Trajectory:
     """`rollout` with controls sorted into a table and a policy."""
     options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
     state = begin(model, as_arrays(state), blueprint, **options)
 
     def following(state, x):
         number, row = x
-        time = number * dt
+        time = start + number * dt
         control = control_row(model, policy(time, state) if policy else row, state)
         after, outcome = advance(model, state, control, taps=opened(blueprint, state, time), **options)
         return after, Trajectory(time + dt, after.q, after.qd, control, outcome, after.memory)

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import knuckle as kn
 from knuckle import robots
-from knuckle.cli import _column_names, app
+from knuckle.cli import app
+from knuckle.cli_write import column_names
 
 NOT_ENFORCED = {"arm": "joint limits", "cartpole": "joint limits", "quadruped": "contact and joint limits"}
 
@@ -66,7 +67,7 @@ def check_table(path: Path, kept: dict[str, np.ndarray]) -> None:
 
 
 def test_columns_are_named_by_joint_and_part():
-    names = _column_names(robots.load("quadruped"))
+    names = column_names(robots.load("quadruped"))
     assert names[:8] == [*(f"q base.{part}" for part in ("x", "y", "z", "qw", "qx", "qy", "qz")), "q front_left_roll"]
     assert names[19:26] == [*(f"qd base.{part}" for part in ("vx", "vy", "vz", "wx", "wy", "wz")), "qd front_left_roll"]
     assert names[37] == "u front_left_roll" and len(names) == 19 + 18 + 12
@@ -161,9 +162,9 @@ def test_a_joint_that_moves_nothing_is_named(knuckle, tmp_path):
 
 INTERRUPT_AT_THE_THIRD_PIECE = """
 import os, signal
-from knuckle import cli
+from knuckle import cli, cli_simulate
 
-pieces, finite_rows = [], cli._finite_rows
+pieces, finite_rows = [], cli_simulate._finite_rows
 
 def count(values):
     pieces.append(values)
@@ -171,7 +172,7 @@ def count(values):
         os.kill(os.getpid(), signal.SIGINT)
     return finite_rows(values)
 
-cli._finite_rows = count
+cli_simulate._finite_rows = count
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 cli.main()
 """
@@ -203,3 +204,48 @@ def test_with_contact_the_quadruped_stands(knuckle, tmp_path):
     assert motion["q"][-1, 2] > motion["q"][0, 2] - 0.03
     refused = knuckle("simulate", "quadruped", "--contact", "impulse", "--integrator", "rk4", "--out", str(tmp_path))
     assert refused.exit_code == 1 and "semi-implicit or implicit" in refused.output
+
+
+def test_a_hybrid_model_is_simulated_with_its_networks_and_what_they_remember(knuckle, tmp_path):
+    """Over many pieces of a roll-out as over one: memory and time go on."""
+    model = robots.load("cartpole")
+    network = kn.neural.Recurrent(5, 2, 3, "gru", key=jax.random.key(0))
+    shaken = jax.tree.map(lambda w: w + 0.3, network)
+    blueprint = kn.Blueprint({"joint/force": kn.Augment(shaken, ("q", "qd", "time"))})
+    with jax.enable_x64(True):
+        kn.save_hybrid(tmp_path / "mine.knuckle", model, blueprint, integrator=kn.RK4(), dt=0.002)
+        saved = kn.load_hybrid(tmp_path / "mine.knuckle")
+        expected = saved.rollout(model.state("hanging"), steps=250, native=True)
+    run = knuckle("simulate", "mine.knuckle", "--keyframe", "hanging", "--time", 0.5)
+    assert run.exit_code == 0 and "joint/force" in run.output
+    kept = results(tmp_path / "runs" / "mine")
+    np.testing.assert_allclose(kept["q"][1:], expected.q, atol=1e-9)
+    assert np.abs(kept["q"][-1] - kept["q"][0]).max() > 0.01
+    assert knuckle("simulate", "mine.knuckle", "--floating").exit_code == 1
+    assert "no file nothing.knuckle" in knuckle("simulate", "nothing.knuckle").output
+
+
+def test_a_log_is_done_again(knuckle, tmp_path):
+    """Controls change every 10 ms and the log has as many samples; the same step then gives the same motion."""
+    model = robots.load("cartpole")
+    control = np.random.default_rng(0).normal(size=(50, 1))
+    with jax.enable_x64(True):
+        first = model.state(np.array([0.1, 3.0]), np.array([0.2, -0.3]))
+        motion = kn.rollout(model, first, np.repeat(control, 10, axis=0), dt=1e-3, native=True)
+    q, qd = (np.concatenate([a[None], b[9::10]]) for a, b in ((first.q, motion.q), (first.qd, motion.qd)))
+    log = kn.sysid.Recording.of(model, 0.01 * np.arange(51), q=q, qd=qd, control=np.concatenate([control, [[0.0]]]))
+    kn.sysid.save(log, tmp_path / "log.csv")
+    run = knuckle("simulate", "cartpole", "--control", "log.csv")
+    assert run.exit_code == 0, run.output
+    kept = results(tmp_path / "runs" / "cartpole")
+    np.testing.assert_allclose(kept["q"][10::10], q[1:], atol=1e-8)
+    off = float(run.output.split("off the recorded positions: ")[1].split()[0])
+    assert off < 1e-8
+    again = knuckle("simulate", "cartpole", "--control", "runs/cartpole/trajectory.csv", "--out", "twice")
+    assert again.exit_code == 0, again.output
+    np.testing.assert_allclose(results(tmp_path / "twice")["q"], kept["q"], atol=1e-8)
+    other = knuckle("simulate", "cartpole", "--control", "log.csv", "--q", "0,0", "--time", "0.1")
+    np.testing.assert_array_equal(results(tmp_path / "runs" / "cartpole")["q"][0], [0, 0])
+    assert other.exit_code == 0
+    missing = knuckle("simulate", "cartpole", "--control", "nothing.csv")
+    assert missing.exit_code == 1 and "there is no such file" in missing.output

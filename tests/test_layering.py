@@ -19,7 +19,18 @@ PACKAGE = Path(__file__).parents[1] / "knuckle"
 
 PHYSICS = ("taps", "spatial", "tree", "model", "robots", "kinematics", "dynamics", "contact", "constraints", "forces")
 STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
-COMMANDS = ("cli_common", "cli_sure", "cli_run", "cli_fit", "cli_info", "cli", "__main__")
+COMMANDS = (
+    "cli_common",
+    "cli_sure",
+    "cli_run",
+    "cli_fit",
+    "cli_info",
+    "cli_begin",
+    "cli_write",
+    "cli_simulate",
+    "cli",
+    "__main__",
+)
 ABOVE = ("neural", "hybrid", "sysid", "control", "envs", "layers", "viewer", *COMMANDS)
 ORDER = ("native", "optim", *PHYSICS, *STEPPING, *ABOVE)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {"native": (), "optim": (), "neural": ("taps",)}

@@ -1,0 +1,111 @@
+"""What `knuckle simulate` begins with: a start and controls, given as numbers or by a log that is done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+
+import knuckle as kn
+from knuckle.cli_common import err, out, plain
+from knuckle.model.joints import neutral
+
+if TYPE_CHECKING:
+    from knuckle.sysid import Recording
+
+
+def _numbers(text: str, option: str) -> np.ndarray:
+    try:
+        values = np.array([float(part) for part in text.replace(",", " ").split()])
+    except ValueError:
+        raise ValueError(f"{option} takes numbers with commas between, got {text!r}") from None
+    if not np.all(np.isfinite(values)):
+        raise ValueError(f"{option} takes finite numbers, got {text!r}")
+    return values
+
+
+def start(
+    model: kn.Model, q: str | None, qd: str | None, keyframe: str | None, log: Recording | None = None
+) -> kn.State:
+    if log is not None and "q" in log.channels and (q, qd, keyframe) == (None, None, None):
+        return _start_of(model, log)
+    if q is not None and keyframe is not None:
+        raise ValueError("--q and --keyframe both say where to start: give one of them")
+    first = next(iter(model.keyframes), None)
+    at = _numbers(q, "--q") if q is not None else keyframe or first
+    velocity = None if qd is None else _numbers(qd, "--qd")
+    for option, values, size in (("--q", at, model.nq), ("--qd", velocity, model.nv)):
+        if isinstance(values, np.ndarray) and len(values) != size:
+            raise ValueError(
+                f"{option} takes {size} numbers for joints {', '.join(model.joint_names)}, got {len(values)}"
+            )
+    return model.state(at, velocity)
+
+
+def controls(model: kn.Model, state: kn.State, text: str) -> np.ndarray:
+    """One control that is held."""
+    if text == "hold":
+        return _holding(model, state)
+    values = _numbers(text, "--control")
+    if model.nu == 0:
+        raise ValueError(f"--control {text}: {model.name} has no actuators")
+    if len(values) not in (1, model.nu):
+        names = ", ".join(model.actuators.names) or "none"
+        raise ValueError(
+            f"--control takes hold, 1 or {model.nu} numbers for actuators {names}; got {len(values)} numbers"
+        )
+    return np.broadcast_to(values, (model.nu,)).copy() if len(values) == 1 else values
+
+
+def _holding(model: kn.Model, state: kn.State) -> np.ndarray:
+    """The control at which each position servo pulls to where it stands; zero for all other actuators."""
+    actuators = model.actuators
+    moved = np.asarray(kn.difference(model, jnp.asarray(neutral(model.topology)), jnp.asarray(state.q)))
+    length = np.zeros(model.nu)
+    np.add.at(length, list(actuators.entry_actuator), actuators.gear * moved[list(actuators.entry_dof)])
+    gain = np.asarray(actuators.gain)
+    return np.divide(-actuators.bias[:, 1] * length, gain, out=np.zeros(model.nu), where=gain != 0)
+
+
+def logged(model: kn.Model, control: str) -> Recording | None:
+    """The recording that a control names, if it is a file."""
+    if not Path(control).suffix and not Path(control).exists():
+        return None
+    try:
+        float(control.split(",")[0])
+        return None  # numbers, as 0.5
+    except ValueError:
+        pass
+    from knuckle import sysid
+
+    found = sysid.read_recordings(control, model)
+    if len(found.report):
+        out.print(found.report.table())
+    if len(found) > 1:
+        err.print(f"[yellow]note:[/] {plain(control)} holds {len(found)} recordings; simulated is the first")
+    return found[0]
+
+
+def _start_of(model: kn.Model, log: Recording) -> kn.State:
+    """Where a recording starts, its velocities measured or by the slope of its positions."""
+    from knuckle.sysid.noise import noise_of
+    from knuckle.sysid.shots import measured_start
+
+    noise = {key: noise_of(channel.values, channel.valid) for key, channel in log.channels.items()}
+    q, qd, _ = measured_start(model, log, noise)
+    return model.state(q, qd)
+
+
+def driven(model: kn.Model, log: Recording, dt: float, steps: int) -> np.ndarray:
+    """Controls in the middle of each step: commands are held from sample to sample, measured torques linear."""
+    from knuckle.sysid.drives import controls_of, drive_channel
+
+    values, since, at = controls_of(model, log), log.time - log.time[0], dt * (np.arange(steps) + 0.5)
+    channel = drive_channel(log)
+    if channel is not None and not np.isfinite(values).all():
+        raise ValueError(f"{log.name}: some values of {channel} are missing, and nothing says what drove it there")
+    if channel == "tau":
+        return np.stack([np.interp(at, since, column) for column in values.T], axis=1).reshape(steps, model.nu)
+    return values[np.clip(np.searchsorted(since, at, side="right") - 1, 0, len(values) - 1)]

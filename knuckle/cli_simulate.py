@@ -1,0 +1,235 @@
+"""The command `knuckle simulate`."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+import knuckle as kn
+from knuckle.cli_begin import controls, driven, logged, start
+from knuckle.cli_common import (
+    ROBOT_OR_HYBRID,
+    TOUCHING,
+    Touching,
+    err,
+    fail,
+    made_folder,
+    out,
+    plain,
+    read_hybrid,
+)
+from knuckle.cli_write import compare, write
+from knuckle.contact.resolve import ContactModel
+
+MOST_STEPS, LEAST_PIECES, LONGEST_PIECE = 1_000_000, 100, 2000
+
+
+class Method(StrEnum):
+    """Integrators by the names of the command line."""
+
+    SEMI_IMPLICIT = "semi-implicit"
+    EXPLICIT = "explicit"
+    RK4 = "rk4"
+    IMPLICIT = "implicit"
+
+
+METHODS = {
+    Method.SEMI_IMPLICIT: kn.SemiImplicitEuler(),
+    Method.EXPLICIT: kn.ExplicitEuler(),
+    Method.RK4: kn.RK4(),
+    Method.IMPLICIT: kn.Implicit(),
+}
+
+
+WITH_CONTACT = (Method.SEMI_IMPLICIT, Method.IMPLICIT)
+INTERRUPTED = "interrupted"
+DIVERGED = "the simulation diverged to values that are not finite"
+
+
+class Run(NamedTuple):
+    """What was simulated, start included, why it ended before its time, if it did, and steps that were not solved.
+
+    Controls of the motion are those from each time on, as in logs.
+    """
+
+    motion: kn.Trajectory
+    ended_by: str = ""
+    unsolved: int = 0
+
+
+def simulate(
+    robot: Annotated[str, typer.Argument(help=ROBOT_OR_HYBRID)] = "double_pendulum",
+    time: Annotated[
+        float | None, typer.Option(help="Simulated time in s; by default as long as the log of --control, or 5.")
+    ] = None,
+    dt: Annotated[float | None, typer.Option(help="Time step in s; by default a .knuckle file's, or 0.001.")] = None,
+    integrator: Annotated[
+        Method | None, typer.Option(help="How a step is taken; by default as a .knuckle file says, or semi-implicit.")
+    ] = None,
+    contact: Annotated[
+        Touching, typer.Option(help="How bodies touch, and whether joint limits and equalities hold.")
+    ] = Touching.NONE,
+    q: Annotated[str | None, typer.Option(help="Coordinates at the start: nq numbers with commas between.")] = None,
+    qd: Annotated[str | None, typer.Option(help="Velocities at the start: nv numbers with commas between.")] = None,
+    keyframe: Annotated[
+        str | None, typer.Option(help="Start at this keyframe of the file. Without --q or this: at its first, if any.")
+    ] = None,
+    control: Annotated[
+        str,
+        typer.Option(
+            help="One number per actuator, or one for all; hold: servos hold the start, motors rest; or a log whose "
+            "controls, or torques, are done again from where it starts."
+        ),
+    ] = "hold",
+    floating: Annotated[
+        bool | None, typer.Option("--floating/--fixed", help="Free or fix the base; by default as in the file.")
+    ] = None,
+    repair_inertia: Annotated[
+        bool, typer.Option("--repair-inertia", help="Mend inertia that no real body can have, and say where.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the results; by default runs/<robot>.")
+    ] = None,
+) -> None:
+    """Simulate a robot, with the networks of a .knuckle file, and write its trajectory (npz, csv) and a plot."""
+    with jax.enable_x64(True):
+        try:
+            hybrid = _simulated(robot, floating, repair_inertia, integrator, contact)
+            model = hybrid.model
+            log = logged(model, control)
+            dt = hybrid.dt or 1e-3 if dt is None else dt
+            steps = _steps(time if time is not None else 5.0 if log is None else log.duration, dt)
+            state = start(model, q, qd, keyframe, log)
+            if log is None:
+                table = np.tile(controls(model, state, control), (steps, 1))
+            else:
+                table = driven(model, log, dt, steps)
+            _check_pairs(model, hybrid.contact)
+            folder = made_folder(folder or Path("runs") / Path(robot).stem)
+        except (ValueError, OSError) as error:
+            fail(str(error))
+        _announce(hybrid, state)
+        run = _simulate(hybrid, state, table, dt)
+        if len(run.motion.time) < 2:
+            fail(f"{run.ended_by} at the first step: nothing is written", _code(run))
+        write(model, run.motion, folder, f"{model.name}   {type(hybrid.integrator).__name__}, dt = {dt:g} s")
+        if log is not None:
+            compare(model, run.motion, log)
+    if run.unsolved:
+        err.print(f"[yellow]warning:[/] contact was not solved to its tolerance in {run.unsolved} steps")
+    if run.ended_by:
+        until = f"written is what was simulated until {run.motion.time[-1]:.4g} s of {steps * dt:g} s"
+        fail(f"{run.ended_by}; {until}", _code(run))
+
+
+def _simulated(
+    robot: str, floating: bool | None, repair_inertia: bool, integrator: Method | None, contact: Touching
+) -> kn.Hybrid:
+    """What is simulated: what the file says, unless options say otherwise."""
+    file = read_hybrid(robot, floating, repair_inertia)
+    touching = TOUCHING[contact] or file.contact
+    stepped = METHODS[integrator] if integrator is not None else file.integrator or METHODS[Method.SEMI_IMPLICIT]
+    if touching is not None and not isinstance(stepped, tuple(type(METHODS[name]) for name in WITH_CONTACT)):
+        raise ValueError(f"contact needs --integrator {' or '.join(WITH_CONTACT)}, got {type(stepped).__name__}")
+    return kn.Hybrid(file.model, file.blueprint, touching, stepped, file.dt)
+
+
+def _weightless_joints(model: kn.Model, state: kn.State) -> list[str]:
+    """Joints that move no mass; they do not accelerate."""
+    inertia = np.diag(jax.jit(kn.dynamics.crba)(model, state.q))
+    links = [model.topology.dof_link[k] for k in np.flatnonzero(inertia <= 0)]
+    return list(dict.fromkeys(model.joint_names[link] for link in links))
+
+
+def _code(run: Run) -> int:
+    return 130 if run.ended_by == INTERRUPTED else 1
+
+
+def _steps(time: float, dt: float) -> int:
+    for name, value in (("--time", time), ("--dt", dt)):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be a positive number of seconds, got {value:g}")
+    if not 1 <= round(time / dt) <= MOST_STEPS:
+        raise ValueError(f"--time / --dt must give 1 to {MOST_STEPS:,} steps, got {time:g} / {dt:g} = {time / dt:g}")
+    return round(time / dt)
+
+
+def _check_pairs(model: kn.Model, contact: ContactModel | None) -> None:
+    """Raise if two shapes that may touch have no test."""
+    if contact is not None:
+        kn.contact.contact_pairs(model, self_collision=contact.self_collision)
+
+
+def _announce(hybrid: kn.Hybrid, state: kn.State) -> None:
+    model = hybrid.model
+    out.print(
+        f"[bold]{plain(model.name)}[/]: {len(model.link_names)} links, nq {model.nq}, nv {model.nv}, nu {model.nu}"
+    )
+    if hybrid.blueprint is not None:
+        out.print(plain(repr(hybrid.blueprint)))
+    touching = any(a and b for a in model.geometry.contype for b in model.geometry.conaffinity)
+    ignored = [
+        *(["contact"] if touching else []),
+        *(["joint limits"] if np.isfinite(model.lower).any() or np.isfinite(model.upper).any() else []),
+        *(["equality constraints"] if any(model.equalities.active) else []),
+    ]
+    if ignored and hybrid.contact is None:
+        out.print(f"[yellow]note:[/] the model has {' and '.join(ignored)}, which only --contact enforces")
+    still = _weightless_joints(model, state) if model.topology.weightless_tips else []
+    if still:
+        out.print(
+            f"[yellow]note:[/] no mass or inertia hangs on joint {plain(', '.join(still))}: it does not accelerate"
+        )
+
+
+def _simulate(hybrid: kn.Hybrid, state: kn.State, table: np.ndarray, dt: float) -> Run:
+    """Pieces of a roll-out, so that there is progress to show, and something to keep when it is interrupted."""
+    from knuckle import native  # loads LLVM
+
+    model, steps = hybrid.model, len(table)
+    piece = min(math.ceil(steps / LEAST_PIECES), LONGEST_PIECE)
+    compiler = native.jit if jax.default_backend() == "cpu" else jax.jit
+    advance = compiler(lambda s, controls, time: _kept(hybrid.rollout(s, controls, dt=dt, time=time)))
+    padded = np.concatenate([table, np.tile(table[-1:], (-steps % piece, 1))])
+    states, ended_by, unsolved = [np.concatenate([state.q, state.qd])[None]], "", 0
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+    try:
+        with Progress(*columns, TimeRemainingColumn(), console=out) as progress:
+            task = progress.add_task("compiling", total=steps)
+            for done in range(0, steps, piece):
+                rows, flags, state = advance(state, padded[done : done + piece], done * dt)
+                after, solved = (np.asarray(x)[: steps - done] for x in (rows, flags))
+                count = _finite_rows(after)
+                states.append(after[:count])
+                unsolved += int(np.sum(~solved[:count]))
+                progress.update(task, completed=done + count, description="simulating")
+                if count < len(after):
+                    ended_by = DIVERGED
+                    break
+    except KeyboardInterrupt:
+        ended_by = INTERRUPTED
+    q, qd = np.split(np.concatenate(states), [model.nq], axis=1)
+    time, following = dt * np.arange(len(q)), np.concatenate([table, table[-1:]])[: len(q)]
+    motion = kn.Trajectory(jnp.asarray(time), jnp.asarray(q), jnp.asarray(qd), jnp.asarray(following))
+    return Run(motion, ended_by, unsolved)
+
+
+def _kept(motion: kn.Trajectory) -> tuple[jax.Array, jax.Array, kn.State]:
+    """States, and whether contact was solved, after each step; the last state with what networks remember."""
+    states = jnp.concatenate([motion.q, motion.qd], axis=1)
+    solved = jnp.ones(len(states), bool) if motion.contact is None else motion.contact.converged
+    return states, solved, motion.last
+
+
+def _finite_rows(values: np.ndarray) -> int:
+    """How many rows there are before the first that has an entry which is not finite."""
+    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    return int(broken[0]) if len(broken) else len(values)

@@ -1,0 +1,73 @@
+"""What `knuckle simulate` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import knuckle as kn
+from knuckle.cli_common import out, plain
+
+if TYPE_CHECKING:
+    from knuckle.sysid import Recording
+
+
+def _energies(model: kn.Model, motion: kn.Trajectory) -> dict[str, np.ndarray]:
+    def both(state):
+        return kn.dynamics.kinetic_energy(model, *state), kn.dynamics.potential_energy(model, state[0])
+
+    states = (jnp.asarray(motion.q), jnp.asarray(motion.qd))
+    kinetic, potential = map(np.asarray, jax.jit(lambda s: jax.lax.map(both, s, batch_size=1000))(states))
+    return {"kinetic": kinetic, "potential": potential, "total": kinetic + potential}
+
+
+def write(model: kn.Model, motion: kn.Trajectory, folder: Path, title: str) -> None:
+    """trajectory.npz, trajectory.csv and motion.png."""
+    from knuckle.viewer import motion_figure
+
+    energies = _energies(model, motion)
+    arrays = {"time": motion.time, "q": motion.q, "qd": motion.qd, "control": motion.control}
+    arrays = {name: np.asarray(values) for name, values in arrays.items()} | energies
+    columns = ["time", *column_names(model), *energies]
+    np.savez_compressed(folder / "trajectory.npz", allow_pickle=False, columns=columns, **arrays)
+    table = np.column_stack(list(arrays.values()))
+    np.savetxt(folder / "trajectory.csv", table, delimiter=",", header=",".join(columns), comments="", fmt="%.12g")
+    motion_figure(model, motion, energies, title).savefig(folder / "motion.png")
+    names = " ".join(str(folder / name) for name in ("trajectory.npz", "trajectory.csv", "motion.png"))
+    out.print(f"wrote {plain(names)}")
+
+
+def compare(model: kn.Model, motion: kn.Trajectory, log: Recording) -> None:
+    """How far the motion is from the recorded one."""
+    off = _distance(model, motion, log)
+    if off is not None:
+        out.print(f"off the recorded positions: {off:.4g} rad or m (root mean square)")
+
+
+def _distance(model: kn.Model, motion: kn.Trajectory, log: Recording) -> float | None:
+    """Root mean square of the differences of positions, at the samples that were simulated."""
+    if "q" not in log.channels:
+        return None
+    time, since, channel = np.asarray(motion.time), log.time - log.time[0], log["q"]
+    there = (since <= time[-1] + 1e-9) & channel.valid.all(axis=1)
+    if not there.any():
+        return None
+    nearest = np.clip(np.searchsorted(time, since[there] - 0.5 * (time[1] - time[0])), 0, len(time) - 1)
+    off = jax.vmap(lambda a, b: kn.difference(model, a, b))(channel.values[there], np.asarray(motion.q)[nearest])
+    return float(np.sqrt(np.mean(np.square(off))))
+
+
+COORDINATES = {"planar": ".x .y .angle", "ball": ".w .x .y .z", "free": ".x .y .z .qw .qx .qy .qz"}
+VELOCITIES = {"planar": ".x .y .angle", "ball": ".wx .wy .wz", "free": ".vx .vy .vz .wx .wy .wz"}
+
+
+def column_names(model: kn.Model) -> list[str]:
+    """One name per entry of q, qd and control, in order."""
+    joints = list(zip(model.joint_names, model.topology.kind, strict=True))
+    q = [f"q {name}{part}" for name, kind in joints for part in COORDINATES.get(kind, "").split() or [""]]
+    qd = [f"qd {name}{part}" for name, kind in joints for part in VELOCITIES.get(kind, "").split() or [""]]
+    return [*q, *qd, *(f"u {name}" for name in model.actuators.names)]
