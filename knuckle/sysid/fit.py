@@ -147,7 +147,7 @@ def fit(
     Args:
         free: patterns of what is fitted (see `choose`), with a prior or bounds each.
         loss: "multiple shooting" (pieces of `segment` seconds whose starts are fitted and tied together), "single
-            shooting" (whole recordings) or "one step" (from each sample to the next, starts as measured).
+            shooting" (whole recordings) or "one step" (from each measured state to the next, taken as exact).
         integrator: by default RK4, which adds no error of its own to the parameters; with contact SemiImplicitEuler.
         step: longest time step [s]; samples are cut into equal ones. By default 2 ms; with RK4 5 ms, or less where
             springs, damping or servos of the joints are fast.

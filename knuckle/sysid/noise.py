@@ -10,6 +10,7 @@ import numpy as np
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.shots import Shots
 
+STATE = ("q", "qd")
 DEVIATION_OF_MEDIAN = 0.6745  # median of the absolute value of noise of deviation 1
 
 
@@ -24,12 +25,23 @@ def noise_of(values: np.ndarray, valid: np.ndarray) -> float:
     return max(float(spread), 1e-4 * size, 1e-9)
 
 
-def counted_once(shots: Shots, fixed_starts: bool) -> Shots:
-    """No sample counts twice: that with which a piece begins ends the one before it. A fixed start has no error."""
+def counted_once(shots: Shots) -> Shots:
+    """No sample counts twice: that with which a piece begins ends the one before it."""
     follows = np.concatenate([[0.0], np.asarray(shots.joined)[:-1]]) > 0
     first = np.arange(shots.samples) == 0
-    dropped = first[None, :, None] & (follows | fixed_starts)[:, None, None]
-    weight = {key: np.where(dropped, 0.0, np.asarray(w)) for key, w in shots.weight.items()}
+    return _without(shots, first & follows[:, None])
+
+
+def from_measured_starts(shots: Shots) -> Shots:
+    """Starts as measured have no error of their own; pieces whose start was not measured in full count nothing."""
+    unknown = ~np.all([np.asarray(shots.weight[key])[:, 0] > 0 for key in STATE], axis=(0, 2))
+    first = np.arange(shots.samples) == 0
+    return _without(shots, first | unknown[:, None])
+
+
+def _without(shots: Shots, dropped: np.ndarray) -> Shots:
+    """The pieces without some of their samples (piece, sample)."""
+    weight = {key: np.where(dropped[..., None], 0.0, np.asarray(w)) for key, w in shots.weight.items()}
     return eqx.tree_at(lambda s: s.weight, shots, weight)
 
 

@@ -13,9 +13,10 @@ from knuckle.model.model import Model
 from knuckle.optim import Result
 from knuckle.optim.robust import Loss as Robust
 from knuckle.sysid.drives import DRIVES
+from knuckle.sysid.findings import listed
 from knuckle.sysid.held_out import HeldOut, held_out_errors
 from knuckle.sysid.measuring import chosen_instruments, seen_through
-from knuckle.sysid.noise import counted_once, noise_of
+from knuckle.sysid.noise import STATE, counted_once, from_measured_starts, noise_of
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.parameters import Parameters
 from knuckle.sysid.recording import Recording
@@ -64,6 +65,8 @@ class Task(NamedTuple):
     search: Search
 
     def run(self, recordings: list[Recording], compiled: Objective | None = None) -> Found:
+        if self.loss == "one step":
+            _check_states(recordings)
         train, test = _parts(recordings, self.held_out, self.seed)
         given, noise = set(self.noise), {**_noise(train), **self.noise}
         period = float(np.median([r.period for r in train]))
@@ -90,7 +93,8 @@ class Task(NamedTuple):
         length = self._length(float(np.median([r.period for r in recordings])))
         shots = self._cut(recordings, length, noise)
         instruments = chosen_instruments(self.model, shots, self.offsets, self.gains, self.delays)
-        return counted_once(seen_through(shots, instruments), self.loss == "one step"), instruments
+        seen = seen_through(shots, instruments)
+        return from_measured_starts(seen) if self.loss == "one step" else counted_once(seen), instruments
 
     def _cut(self, recordings: Sequence[Recording], length: float | None, noise: Mapping[str, float]) -> Shots:
         latest, steady = LONGEST_DELAY if self.delays else 0.0, self.robust != "squares"
@@ -116,6 +120,19 @@ class Task(NamedTuple):
         if simulator.size == 0:
             raise ValueError("nothing is free: choose parameters by free=, or give a blueprint")
         return simulator
+
+
+def _check_states(recordings: Sequence[Recording]) -> None:
+    """Each sample is a start, and one whose velocity comes from the sample that it foretells says nothing."""
+    for recording in recordings:
+        for key in STATE:
+            unknown = [True] if key not in recording.channels else ~recording[key].valid.any(axis=0)
+            if np.any(unknown):
+                of = "" if key not in recording.channels else " of " + listed(np.array(recording[key].names)[unknown])
+                raise ValueError(
+                    f'loss "one step" goes from each measured state to the next: recording {recording.name!r} has no '
+                    f'{key}{of}; "multiple shooting" finds positions and velocities that were not measured'
+                )
 
 
 def _parts(recordings, held_out, seed) -> tuple[list[Recording], list[Recording]]:

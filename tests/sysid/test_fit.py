@@ -174,6 +174,30 @@ def test_a_known_truth_is_found_within_its_intervals(loss):
     assert "upper.mass" in repr(fit)
 
 
+def states(lost: slice) -> list[sysid.Recording]:
+    """Positions and velocities with little noise; some velocities of the elbow were not measured."""
+    rng, found = np.random.default_rng(0), []
+    for k in range(2):
+        run = kn.rollout(TRUTH, TRUTH.state(rng.normal(size=2)), dt=DT, steps=500, integrator=kn.RK4(), native=True)
+        q, qd = (np.asarray(a)[4::5] for a in (run.q, run.qd))
+        q, qd = q + 1e-5 * rng.normal(size=q.shape), qd + 1e-4 * rng.normal(size=q.shape)
+        qd[lost, 1] = np.nan
+        found.append(sysid.Recording.of(TRUTH, PERIOD * np.arange(len(q)), q=q, qd=qd, name=f"run {k}"))
+    return found
+
+
+def test_from_each_measured_state_to_the_next():
+    """The workshop paper's equation 1: states as measured, so their noise must be small."""
+    fit = sysid.fit(MODEL, states(slice(10, 30)), FREE, loss="one step", held_out=0)
+    truth = {"upper.mass": 1.495, "lower.mass": 0.6, "shoulder.damping": 0.05, "elbow.damping": 0.02}
+    for name, value in truth.items():
+        assert abs(fit[name].value - value) < min(4 * fit[name].deviation, 0.01 * value)
+    with pytest.raises(ValueError, match="'run 0' has no qd; \"multiple shooting\" finds"):
+        sysid.fit(MODEL, recorded(TRUTH, runs=1), FREE, loss="one step")
+    with pytest.raises(ValueError, match="'run 0' has no qd of elbow"):
+        sysid.fit(MODEL, states(slice(None)), FREE, loss="one step", held_out=0)
+
+
 def test_a_passive_pendulum_does_not_tell_its_mass():
     fit = sysid.fit(MODEL, recorded(TRUTH, runs=2), ["*.mass", "*.inertia", "*.damping", "*.com"], held_out=0)
     assert fit["upper.mass"].verdict == fit["lower.mass"].verdict == "not determined"

@@ -12,7 +12,7 @@ from scipy.stats import kstest, truncnorm
 import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.sysid.motion import Motions
-from knuckle.sysid.noise import counted_once, noise_left
+from knuckle.sysid.noise import noise_left
 from knuckle.sysid.stein import stein
 from knuckle.sysid.uncertainty import estimates
 
@@ -62,7 +62,6 @@ def test_no_sample_counts_twice_and_what_the_fit_took_up_is_no_noise(gentle):
     weight = np.asarray(gentle.shots.weight["q"])
     joined = np.asarray(gentle.shots.joined)
     assert np.all(weight[0, 0] > 0) and np.all(weight[1:, 0] == 0) and joined[:-1].all()
-    assert counted_once(gentle.shots, True).weight["q"][0, 0, 0] == 0
     r, chain = gentle.objective(gentle.result.x)
     J = chain.dense()
     seen = np.count_nonzero(weight)
