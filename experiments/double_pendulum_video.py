@@ -192,7 +192,7 @@ def ours(split: Split, quick: bool) -> dict[str, dict]:
     rows = {ANALYTIC: row(Predictor(base.model), split, **more)}
     if quick:
         return rows
-    choices = (((4,), 1.0), ((8,), 1.0), ((4,), 3.0))
+    choices = [((width,), noise) for noise in (1.0, 3.0, 10.0) for width in (4, 8)]
     fits = [fitted(base.model, split.train, STAGES[-1], network(base.model, h), noise) for h, noise in choices]
     predictors = [Predictor(fit.model, fit.blueprint) for fit in fits]
     chosen = best(predictors, split)
