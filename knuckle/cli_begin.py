@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,13 @@ def _numbers(text: str, option: str) -> np.ndarray:
     if not np.all(np.isfinite(values)):
         raise ValueError(f"{option} takes finite numbers, got {text!r}")
     return values
+
+
+def _are_numbers(text: str) -> bool:
+    try:
+        return all(math.isfinite(float(part)) for part in text.replace(",", " ").split())
+    except ValueError:
+        return False
 
 
 def start(
@@ -70,14 +78,10 @@ def _holding(model: kn.Model, state: kn.State) -> np.ndarray:
 
 
 def logged(model: kn.Model, control: str) -> Recording | None:
-    """The recording that a control names, if it is a file."""
-    if not Path(control).suffix and not Path(control).exists():
+    """The recording that a control names, if it is neither numbers nor a word."""
+    path = Path(control)
+    if control == "hold" or _are_numbers(control) or not (path.suffix or path.exists()):
         return None
-    try:
-        float(control.split(",")[0])
-        return None  # numbers, as 0.5
-    except ValueError:
-        pass
     from knuckle import sysid
 
     found = sysid.read_recordings(control, model)
@@ -93,6 +97,8 @@ def _start_of(model: kn.Model, log: Recording) -> kn.State:
     from knuckle.sysid.noise import noise_of
     from knuckle.sysid.shots import measured_start
 
+    if not log["q"].valid[0].all():
+        raise ValueError(f"{log.name}: the first positions are missing; --q and --qd say where to start")
     noise = {key: noise_of(channel.values, channel.valid) for key, channel in log.channels.items()}
     q, qd, _ = measured_start(model, log, noise)
     return model.state(q, qd)
@@ -104,7 +110,8 @@ def driven(model: kn.Model, log: Recording, dt: float, steps: int) -> np.ndarray
 
     values, since, at = controls_of(model, log), log.time - log.time[0], dt * (np.arange(steps) + 0.5)
     channel = drive_channel(log)
-    if channel is not None and not np.isfinite(values).all():
+    valid = np.ones((1, 0), bool) if channel is None else log[channel].valid
+    if np.any(valid.any(axis=0) & ~valid.all(axis=0)):
         raise ValueError(f"{log.name}: some values of {channel} are missing, and nothing says what drove it there")
     if channel == "tau":
         return np.stack([np.interp(at, since, column) for column in values.T], axis=1).reshape(steps, model.nu)

@@ -247,5 +247,13 @@ def test_a_log_is_done_again(knuckle, tmp_path):
     other = knuckle("simulate", "cartpole", "--control", "log.csv", "--q", "0,0", "--time", "0.1")
     np.testing.assert_array_equal(results(tmp_path / "runs" / "cartpole")["q"][0], [0, 0])
     assert other.exit_code == 0
+    (tmp_path / "hold").mkdir()
+    assert knuckle("simulate", "cartpole", "--control", "hold", "--time", "0.01").exit_code == 0
+    late = kn.sysid.Recording.of(
+        model, log.time, q=np.where(np.arange(51)[:, None] < 1, np.nan, q), control=log.control
+    )
+    kn.sysid.save(late, tmp_path / "late.csv")
+    refused = knuckle("simulate", "cartpole", "--control", "late.csv")
+    assert refused.exit_code == 1 and "--q and --qd say where to start" in refused.output
     missing = knuckle("simulate", "cartpole", "--control", "nothing.csv")
     assert missing.exit_code == 1 and "there is no such file" in missing.output
