@@ -114,5 +114,5 @@ def driven(model: kn.Model, log: Recording, dt: float, steps: int) -> np.ndarray
     if np.any(valid.any(axis=0) & ~valid.all(axis=0)):
         raise ValueError(f"{log.name}: some values of {channel} are missing, and nothing says what drove it there")
     if channel == "tau":
-        return np.stack([np.interp(at, since, column) for column in values.T], axis=1).reshape(steps, model.nu)
+        return np.array([np.interp(at, since, column) for column in values.T]).reshape(model.nu, steps).T
     return values[np.clip(np.searchsorted(since, at, side="right") - 1, 0, len(values) - 1)]
