@@ -37,13 +37,14 @@ def _are_numbers(text: str) -> bool:
 def start(
     model: kn.Model, q: str | None, qd: str | None, keyframe: str | None, log: Recording | None = None
 ) -> kn.State:
-    if log is not None and "q" in log.channels and (q, qd, keyframe) == (None, None, None):
-        return _start_of(model, log)
     if q is not None and keyframe is not None:
         raise ValueError("--q and --keyframe both say where to start: give one of them")
     first = next(iter(model.keyframes), None)
     at = _numbers(q, "--q") if q is not None else keyframe or first
     velocity = None if qd is None else _numbers(qd, "--qd")
+    if log is not None and "q" in log.channels and q is None and keyframe is None:
+        at, slope = _start_of(model, log)
+        velocity = slope if velocity is None else velocity
     for option, values, size in (("--q", at, model.nq), ("--qd", velocity, model.nv)):
         if isinstance(values, np.ndarray) and len(values) != size:
             raise ValueError(
@@ -77,31 +78,60 @@ def _holding(model: kn.Model, state: kn.State) -> np.ndarray:
     return np.divide(-actuators.bias[:, 1] * length, gain, out=np.zeros(model.nu), where=gain != 0)
 
 
-def logged(model: kn.Model, control: str) -> Recording | None:
-    """The recording that a control names, if it is neither numbers nor a word."""
-    path = Path(control)
-    if control == "hold" or _are_numbers(control) or not (path.suffix or path.exists()):
-        return None
-    from knuckle import sysid
+def logged(model: kn.Model, control: str, placed: bool) -> Recording | None:
+    """The recording that a control names, if it is neither numbers nor a word, from where on it is known.
 
-    found = sysid.read_recordings(control, model)
+    placed: where to start is given by other options, so that only controls must be known there.
+    """
+    from knuckle.sysid.readers import SUFFIXES, read_recordings
+
+    path = Path(control)
+    if control == "hold" or _are_numbers(control) or not (path.exists() or path.suffix.lower() in SUFFIXES):
+        return None
+    found = read_recordings(control, model)
     if len(found.report):
         out.print(found.report.table())
     if len(found) > 1:
-        err.print(f"[yellow]note:[/] {plain(control)} holds {len(found)} recordings; simulated is the first")
-    return found[0]
+        _note(f"{control} holds {len(found)} recordings; simulated is the first")
+    return _known_part(model, found[0], control, placed)
 
 
-def _start_of(model: kn.Model, log: Recording) -> kn.State:
+def _note(text: str) -> None:
+    err.print(f"[yellow]note:[/] {plain(text)}")
+
+
+def _known_part(model: kn.Model, log: Recording, place: str, placed: bool) -> Recording:
+    """From the first sample at which what drives the robot, and where it is, was measured."""
+    from knuckle.sysid.drives import drive_channel
+
+    key, known = drive_channel(log), np.ones(len(log), bool)
+    if model.nu and (key is None or not log[key].valid.any()):
+        raise ValueError(f"{place}: there are neither controls nor torques in it; --control also takes numbers or hold")
+    if key is not None:
+        known &= log[key].valid[:, log[key].valid.any(axis=0)].all(axis=1)
+    if "q" in log.channels and not placed:
+        known &= log["q"].valid.all(axis=1)
+    if not known[:-1].any():
+        raise ValueError(f"{place}: at no time are all positions and controls known; --q and --qd say where to start")
+    first = int(np.argmax(known))
+    if first:
+        _note(f"{place}: begun at {log.time[first]:.4g} s, before which positions or controls were not measured")
+    log = log.at(first, len(log))
+    lost = 0 if key is None else np.count_nonzero(~log[key].valid[:, log[key].valid.any(axis=0)])
+    if lost:
+        done = "commands are held" if key == "control" else "torques are interpolated"
+        _note(f"{place}: {lost} values of {key} are missing; {done}")
+    return log
+
+
+def _start_of(model: kn.Model, log: Recording) -> tuple[np.ndarray, np.ndarray]:
     """Where a recording starts, its velocities measured or by the slope of its positions."""
     from knuckle.sysid.noise import noise_of
     from knuckle.sysid.shots import measured_start
 
-    if not log["q"].valid[0].all():
-        raise ValueError(f"{log.name}: the first positions are missing; --q and --qd say where to start")
     noise = {key: noise_of(channel.values, channel.valid) for key, channel in log.channels.items()}
     q, qd, _ = measured_start(model, log, noise)
-    return model.state(q, qd)
+    return np.asarray(q), np.asarray(qd)
 
 
 def driven(model: kn.Model, log: Recording, dt: float, steps: int) -> np.ndarray:
@@ -110,9 +140,9 @@ def driven(model: kn.Model, log: Recording, dt: float, steps: int) -> np.ndarray
 
     values, since, at = controls_of(model, log), log.time - log.time[0], dt * (np.arange(steps) + 0.5)
     channel = drive_channel(log)
-    valid = np.ones((1, 0), bool) if channel is None else log[channel].valid
-    if np.any(valid.any(axis=0) & ~valid.all(axis=0)):
-        raise ValueError(f"{log.name}: some values of {channel} are missing, and nothing says what drove it there")
     if channel == "tau":
         return np.array([np.interp(at, since, column) for column in values.T]).reshape(model.nu, steps).T
+    if channel == "control":
+        last = np.maximum.accumulate(np.where(log[channel].valid, np.arange(len(log))[:, None], 0))
+        values = np.take_along_axis(values, last, axis=0)
     return values[np.clip(np.searchsorted(since, at, side="right") - 1, 0, len(values) - 1)]

@@ -26,6 +26,7 @@ from knuckle.cli_common import (
     plain,
     read_hybrid,
 )
+from knuckle.cli_run import HYBRID
 from knuckle.cli_write import compare, write
 from knuckle.contact.resolve import ContactModel
 
@@ -104,7 +105,7 @@ def simulate(
         try:
             hybrid = _simulated(robot, floating, repair_inertia, integrator, contact)
             model = hybrid.model
-            log = logged(model, control)
+            log = logged(model, control, placed=q is not None or keyframe is not None)
             dt = hybrid.dt or 1e-3 if dt is None else dt
             steps = _steps(time if time is not None else 5.0 if log is None else log.duration, dt)
             state = start(model, q, qd, keyframe, log)
@@ -113,7 +114,7 @@ def simulate(
             else:
                 table = driven(model, log, dt, steps)
             _check_pairs(model, hybrid.contact)
-            folder = made_folder(folder or Path("runs") / Path(robot).stem)
+            folder = made_folder(folder or Path("runs") / _name(robot))
         except (ValueError, OSError) as error:
             fail(str(error))
         _announce(hybrid, state)
@@ -128,6 +129,12 @@ def simulate(
     if run.ended_by:
         until = f"written is what was simulated until {run.motion.time[-1]:.4g} s of {steps * dt:g} s"
         fail(f"{run.ended_by}; {until}", _code(run))
+
+
+def _name(robot: str) -> str:
+    """Of a folder for results. Fits write model.knuckle, each into its own folder: that tells them apart."""
+    path = Path(robot)
+    return f"{path.resolve().parent.name}_model" if path.name == HYBRID else path.stem
 
 
 def _simulated(

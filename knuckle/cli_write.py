@@ -49,16 +49,31 @@ def compare(model: kn.Model, motion: kn.Trajectory, log: Recording) -> None:
 
 
 def _distance(model: kn.Model, motion: kn.Trajectory, log: Recording) -> float | None:
-    """Root mean square of the differences of positions, at the samples that were simulated."""
+    """Root mean square of the differences of positions that were measured, at the samples that were simulated."""
+    from knuckle.sysid.shooting import weights_of_entries
+
     if "q" not in log.channels:
         return None
     time, since, channel = np.asarray(motion.time), log.time - log.time[0], log["q"]
-    there = (since <= time[-1] + 1e-9) & channel.valid.all(axis=1)
-    if not there.any():
-        return None
-    nearest = np.clip(np.searchsorted(time, since[there] - 0.5 * (time[1] - time[0])), 0, len(time) - 1)
-    off = jax.vmap(lambda a, b: kn.difference(model, a, b))(channel.values[there], np.asarray(motion.q)[nearest])
-    return float(np.sqrt(np.mean(np.square(off))))
+    there = since <= time[-1] + 1e-9
+    off = np.asarray(
+        jax.vmap(lambda a, b: kn.difference(model, a, b))(
+            channel.values[there], _between(model, time, np.asarray(motion.q), since[there])
+        )
+    )
+    measured = np.asarray(weights_of_entries(model, "q", jnp.asarray(channel.valid[there].astype(float)))) > 0
+    return float(np.sqrt(np.mean(np.square(off[measured])))) if measured.any() else None
+
+
+def _between(model: kn.Model, time: np.ndarray, q: np.ndarray, at: np.ndarray) -> jax.Array:
+    """Positions at times between steps, linear along the joints."""
+    before = np.clip(np.searchsorted(time, at + 1e-9, side="right") - 1, 0, len(time) - 2)
+    share = (at - time[before]) / (time[1] - time[0])
+
+    def part(a, b, share):
+        return kn.retract(model, a, share * kn.difference(model, a, b))
+
+    return jax.vmap(part)(q[before], q[before + 1], np.clip(share, 0.0, 1.0))
 
 
 COORDINATES = {"planar": ".x .y .angle", "ball": ".w .x .y .z", "free": ".x .y .z .qw .qx .qy .qz"}

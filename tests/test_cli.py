@@ -249,11 +249,47 @@ def test_a_log_is_done_again(knuckle, tmp_path):
     assert other.exit_code == 0
     (tmp_path / "hold").mkdir()
     assert knuckle("simulate", "cartpole", "--control", "hold", "--time", "0.01").exit_code == 0
-    late = kn.sysid.Recording.of(
-        model, log.time, q=np.where(np.arange(51)[:, None] < 1, np.nan, q), control=log.control
-    )
-    kn.sysid.save(late, tmp_path / "late.csv")
-    refused = knuckle("simulate", "cartpole", "--control", "late.csv")
-    assert refused.exit_code == 1 and "--q and --qd say where to start" in refused.output
+    turned = knuckle("simulate", "cartpole", "--control", "log.csv", "--qd", "0,0", "--time", "0.1")
+    assert turned.exit_code == 0, turned.output
+    start = results(tmp_path / "runs" / "cartpole")
+    np.testing.assert_allclose([*start["q"][0], *start["qd"][0]], [0.1, 3.0, 0, 0], atol=1e-12)
     missing = knuckle("simulate", "cartpole", "--control", "nothing.csv")
     assert missing.exit_code == 1 and "there is no such file" in missing.output
+
+
+def test_a_log_is_done_again_from_where_it_is_known(knuckle, tmp_path):
+    """Positions begin after one sample, controls after two and pause; in the end the pole is not measured."""
+    model, time, number = robots.load("cartpole"), 0.01 * np.arange(40), np.arange(40)[:, None]
+    control = np.where((number < 2) | ((number > 9) & (number < 20)), np.nan, 0.1 * number)
+    q = np.where(number < 1, np.nan, np.column_stack([0.1 * time, 3.0 + time]))
+    q[30:, 1] = np.nan
+    kn.sysid.save(kn.sysid.Recording.of(model, time, q=q, control=control), tmp_path / "late.csv")
+    run = knuckle("simulate", "cartpole", "--control", "late.csv")
+    assert run.exit_code == 0, run.output
+    assert (
+        "late.csv: begun at 0.02 s" in run.output
+        and "10 values of control are missing; commands are held" in run.output
+    )
+    kept = results(tmp_path / "runs" / "cartpole")
+    np.testing.assert_allclose(kept["q"][0], q[2], atol=1e-12)
+    np.testing.assert_allclose(kept["control"][[0, 75, 179, 185], 0], [0.2, 0.9, 0.9, 2.0], atol=1e-12)
+    here = 10 * np.arange(38)
+    off = (kept["q"][np.minimum(here, len(kept["q"]) - 1)] - q[2:])[np.isfinite(q[2:])]
+    assert float(run.output.split("off the recorded positions: ")[1].split()[0]) == pytest.approx(
+        np.sqrt(np.mean(off**2)), rel=1e-3
+    )
+    for name, log in (("none", {"q": q}), ("never", {"q": q * [1, np.nan], "control": number})):
+        kn.sysid.save(kn.sysid.Recording.of(model, time, **log), tmp_path / f"{name}.csv")
+    assert "neither controls nor torques" in knuckle("simulate", "cartpole", "--control", "none.csv").output
+    assert "--q and --qd say where to start" in knuckle("simulate", "cartpole", "--control", "never.csv").output
+    assert "takes finite numbers" in knuckle("simulate", "cartpole", "--control", "0.5,nan").output
+
+
+def test_measured_torques_are_done_again_linear_between_samples(knuckle, tmp_path):
+    model, time = robots.load("cartpole"), 0.01 * np.arange(20)
+    log = kn.sysid.Recording.of(model, time, q=np.zeros((20, 2)), tau=np.column_stack([time, 0 * time]))
+    kn.sysid.save(log, tmp_path / "log.csv")
+    run = knuckle("simulate", "cartpole", "--control", "log.csv")
+    assert run.exit_code == 0, run.output
+    kept = results(tmp_path / "runs" / "cartpole")["control"][:-1, 0] * float(model.actuators.gear[0])
+    np.testing.assert_allclose(kept * float(model.actuators.gain[0]), 1e-3 * (np.arange(len(kept)) + 0.5), atol=1e-12)
