@@ -58,9 +58,9 @@ def check_efforts(draft: Draft, report: Report) -> None:
 
 def _check_order(draft: Draft, channel: str, efforts: Efforts, report: Report) -> None:
     names, alike = names_of(draft.model, "tau"), np.abs(efforts.correlation)
-    moved = [(a, b) for a, b in zip(*linear_sum_assignment(-alike), strict=True) if a != b]
-    left = 1 - alike**2
-    if not moved or not all(alike[a, b] >= AGREES and left[a, b] <= BETTER * left[a, a] for a, b in moved):
+    left, pairs_of = 1 - alike**2, zip(*linear_sum_assignment(-alike), strict=True)
+    moved = [(a, b) for a, b in pairs_of if a != b and alike[a, b] >= AGREES and left[a, b] <= BETTER * left[a, a]]
+    if not moved:
         return
     words = ", ".join(f"that of {names[efforts.dofs[a]]} is what moves {names[efforts.dofs[b]]}" for a, b in moved)
     draft.say(report, "foreign forces", channel, len(moved), "suspect", f"columns may be in another order: {words}")
