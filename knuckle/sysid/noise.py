@@ -34,7 +34,7 @@ def counted_once(shots: Shots) -> Shots:
 
 def from_measured_starts(shots: Shots) -> Shots:
     """Starts as measured have no error of their own; pieces whose start was not measured in full count nothing."""
-    unknown = ~np.all([np.asarray(shots.weight[key])[:, 0] > 0 for key in STATE], axis=(0, 2))
+    unknown = ~np.all([np.all(np.asarray(shots.weight[key])[:, 0] > 0, axis=1) for key in STATE], axis=0)
     first = np.arange(shots.samples) == 0
     return _without(shots, first | unknown[:, None])
 

@@ -66,7 +66,7 @@ class Task(NamedTuple):
 
     def run(self, recordings: list[Recording], compiled: Objective | None = None) -> Found:
         if self.loss == "one step":
-            _check_states(recordings)
+            _check_states(recordings, self.delays)
         train, test = _parts(recordings, self.held_out, self.seed)
         given, noise = set(self.noise), {**_noise(train), **self.noise}
         period = float(np.median([r.period for r in train]))
@@ -94,7 +94,15 @@ class Task(NamedTuple):
         shots = self._cut(recordings, length, noise)
         instruments = chosen_instruments(self.model, shots, self.offsets, self.gains, self.delays)
         seen = seen_through(shots, instruments)
-        return from_measured_starts(seen) if self.loss == "one step" else counted_once(seen), instruments
+        seen = from_measured_starts(seen) if self.loss == "one step" else counted_once(seen)
+        if not any(np.any(weight) for weight in seen.weight.values()):
+            raise ValueError(f"there is nothing to compare: {self._nothing_left()}")
+        return seen, instruments
+
+    def _nothing_left(self) -> str:
+        if self.loss == "one step":
+            return "no sample after one of which all positions and velocities were measured has any measurement"
+        return "no sample has any measurement, or all are too near to the start for a delay"
 
     def _cut(self, recordings: Sequence[Recording], length: float | None, noise: Mapping[str, float]) -> Shots:
         latest, steady = LONGEST_DELAY if self.delays else 0.0, self.robust != "squares"
@@ -122,8 +130,10 @@ class Task(NamedTuple):
         return simulator
 
 
-def _check_states(recordings: Sequence[Recording]) -> None:
+def _check_states(recordings: Sequence[Recording], delays: tuple[str, ...]) -> None:
     """Each sample is a start, and one whose velocity comes from the sample that it foretells says nothing."""
+    if "sensor" in delays:
+        raise ValueError('loss "one step" takes measured states as they are now: it goes with no delay of the sensor')
     for recording in recordings:
         for key in STATE:
             unknown = [True] if key not in recording.channels else ~recording[key].valid.any(axis=0)

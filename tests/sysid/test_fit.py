@@ -196,6 +196,26 @@ def test_from_each_measured_state_to_the_next():
         sysid.fit(MODEL, recorded(TRUTH, runs=1), FREE, loss="one step")
     with pytest.raises(ValueError, match="'run 0' has no qd of elbow"):
         sysid.fit(MODEL, states(slice(None)), FREE, loss="one step", held_out=0)
+    with pytest.raises(ValueError, match="no delay of the sensor"):
+        sysid.fit(MODEL, states(slice(10, 30)), FREE, loss="one step", delays=["sensor"], held_out=0)
+    even = np.arange(40)[:, None] % 2 == 0
+    apart = {"q": np.where(even, 1.0, np.nan) * np.ones(2), "qd": np.where(even, np.nan, 1.0) * np.ones(2)}
+    with pytest.raises(ValueError, match="nothing to compare: no sample after one"):
+        sysid.fit(MODEL, sysid.Recording.of(MODEL, 0.01 * np.arange(40), **apart), FREE, loss="one step", held_out=0)
+
+
+def test_from_each_measured_state_to_the_next_with_quaternions():
+    """A tumbling body: nq is 7, nv 6."""
+    body = kn.build([kn.Link("body", joints=kn.free(), mass=2.0, inertia=(0.02, 0.03, 0.04))], gravity=(0, 0, 0))
+    heavier = eqx.tree_at(lambda m: m.inertia.moment, body, np.array([[0.02, 0.036, 0.04, 0, 0, 0]]))
+    with jax.enable_x64(True):
+        start = heavier.state(np.array([0, 0, 0, 1.0, 0, 0, 0]), np.array([0, 0, 0, 3.0, 2.0, 1.0]))
+        motion = kn.rollout(heavier, start, dt=0.01, steps=100, integrator=kn.RK4(), native=True)
+    noise = 1e-5 * np.random.default_rng(0).normal(size=(100, 13))
+    log = sysid.Recording.of(body, motion.time, q=motion.q + noise[:, :7], qd=motion.qd + noise[:, 7:])
+    fit = sysid.fit(body, log, ["body.inertia"], loss="one step", held_out=0)
+    values = [fit[f"body.inertia.{axes}"].value for axes in ("xx", "yy", "zz")]
+    np.testing.assert_allclose(np.array(values) / values[0], [1.0, 1.8, 2.0], atol=5e-3)  # turning freely: no scale
 
 
 def test_a_passive_pendulum_does_not_tell_its_mass():
