@@ -8,11 +8,13 @@ estimated from flight test data, 1997).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from scipy.signal import lfilter
 
@@ -72,22 +74,48 @@ class Rows(NamedTuple):
 
     def _products(self, x: np.ndarray, y: np.ndarray) -> Products:
         pieces, width = len(x), x.shape[-1]
-        mine = x[..., : self.own].reshape(pieces, -1, self.own).swapaxes(1, 2) @ y.reshape(pieces, -1, width)
+        rows = x.shape[1] * x.shape[2]
+        mine = x[..., : self.own].reshape(pieces, rows, self.own).swapaxes(1, 2) @ y.reshape(pieces, rows, width)
         a, b = (part[..., self.own :].reshape(-1, width - self.own) for part in (x, y))
         return Products(mine, a.T @ b)
 
 
-def widening(objective: Objective, x: np.ndarray, jacobian: Chain) -> np.ndarray | None:
-    """What is added to the covariance of the shared numbers; None where what is left is noise.
+def left_of(objective: Objective, x: np.ndarray) -> dict[str, np.ndarray]:
+    """What a fit leaves of each channel, of deviation 1, as series (series, sample, entry); NaN: not measured."""
+    return {key: _series(objective, part) for key, part in _left(objective, x).items()}
+
+
+def colours_of(objective: Objective, x: np.ndarray, jacobian: Chain) -> dict[str, Colour]:
+    """The colour of what is left of each channel; none where all is noise.
 
     jacobian: that of residuals of deviation 1, as `Objective.sensitivity` gives it.
     """
-    left = {key: _psi(objective, part) for key, part in objective.by_channel(x).items()}
-    telling = [key for key, part in left.items() if not_noise(part) is not None]
+    telling = [key for key, part in left_of(objective, x).items() if not_noise(part) is not None]
     if not telling:
+        return {}
+    rows = _rows_of(jacobian, _left(objective, x), partial(_series, objective))
+    return _colours(rows, telling, _without_data(jacobian, objective.look(x)))
+
+
+def widening(objective: Objective, jacobian: Chain, colours: Mapping[str, Colour]) -> np.ndarray | None:
+    """W: such noise adds W W^T to the covariance of the shared numbers; None where all is white."""
+    if not colours:
         return None
-    rows, others = _rows_of(jacobian, left), _without_data(jacobian, objective(x)[0])
-    return _added(jacobian, rows, _colours(rows, telling, others), np.asarray(objective.shots.joined) > 0)
+    measured = {key: np.where(objective.weights(key) > 0, 0.0, np.nan) for key in objective.shots.weight}
+    joined = np.zeros(1, bool) if objective.fixed_starts else np.asarray(objective.shots.joined) > 0
+    return _added(jacobian, _rows_of(jacobian, measured, partial(_series, objective)), colours, joined)
+
+
+def _left(objective: Objective, x: np.ndarray) -> dict[str, np.ndarray]:
+    return {key: _psi(objective, part) for key, part in objective.by_channel(x).items()}
+
+
+def _series(objective: Objective, part: np.ndarray) -> np.ndarray:
+    """Pieces as they are; ends of single steps as one series, with a gap where a recording ends."""
+    if not objective.fixed_starts:
+        return part
+    gaps = np.flatnonzero(np.asarray(objective.shots.joined) == 0) + 1
+    return np.insert(part[:, -1], gaps, np.nan, axis=0)[None]
 
 
 def _psi(objective: Objective, part: np.ndarray) -> np.ndarray:
@@ -98,13 +126,18 @@ def _psi(objective: Objective, part: np.ndarray) -> np.ndarray:
     return psi / max(float(np.sqrt(np.nanmean(psi**2))) if np.isfinite(psi).any() else 1.0, 1e-12)
 
 
-def _rows_of(jacobian: Chain, left: Mapping[str, np.ndarray]) -> dict[str, Rows]:
+def _rows_of(
+    jacobian: Chain, left: Mapping[str, np.ndarray], series: Callable[[np.ndarray], np.ndarray] = lambda part: part
+) -> dict[str, Rows]:
+    """Rows of all channels, as series."""
     found, at = {}, 0
     for key, part in left.items():
         width = part.shape[1] * part.shape[2]
-        own, shared = (a[:, at : at + width].reshape(*part.shape, -1) for a in (jacobian.by_own, jacobian.by_shared))
-        columns = np.concatenate([own, shared, part[..., None]], axis=-1)
-        found[key] = Rows(columns, np.isfinite(part), own.shape[-1])
+        own, shared = (
+            a[:, at : at + width].reshape(*part.shape, a.shape[-1]) for a in (jacobian.by_own, jacobian.by_shared)
+        )
+        columns = series(np.concatenate([own, shared, part[..., None]], axis=-1))
+        found[key] = Rows(columns, np.isfinite(columns[..., -1]), own.shape[-1])
         at += width
     return found
 
@@ -138,7 +171,7 @@ def _colours(rows: Mapping[str, Rows], telling: list[str], others: Quadratic) ->
     found = dict.fromkeys(rows, WHITE)
     for key in telling:
         rest = others
-        for other in rows.keys() - {key}:
+        for other in (other for other in rows if other != key):
             rest = _with(rest, _weighed(products[other], found[other]))
         count, pairs = np.count_nonzero(rows[key].valid), rows[key].beside.sum() / 2
 
@@ -164,24 +197,28 @@ def _weighed(products: tuple[Products, Products, Products], colour: Colour) -> P
 
 
 def _added(jacobian: Chain, rows: Mapping[str, Rows], colours: Mapping[str, Colour], joined: np.ndarray) -> np.ndarray:
-    """S^-1 T^T (R - 1) T S^-1, as far as it widens: T are rows by shared numbers, own ones following, S = T^T T."""
+    """W W^T = S^-1 T^T (R - 1) T S^-1, as far as it widens: T are rows by shared numbers, own ones following.
+
+    S = T^T T by a QR decomposition, and rows are in its units before anything is squared: the data may tell some
+    numbers a billion times better than others.
+    """
     count, _, own, shared = jacobian.sizes
+    triangle = np.linalg.qr(np.concatenate([jacobian.root(), jacobian.alone]), mode="r")
+    root = solve_triangular(triangle, np.eye(shared))  # S^-1 = root root^T
     reduced = jacobian.normal().reduced()
-    assert reduced is not None
-    follow = reduced.own_by_shared.reshape(count, own, shared)
+    follow = np.zeros((count, own, shared)) if reduced is None else reduced.own_by_shared.reshape(count, own, shared)
     more = np.zeros((shared, shared))
     for key, colour in colours.items():
         part = rows[key].measured
-        total = part[..., own:-1] + np.einsum("ktei,kij->ktej", part[..., :own], follow)
-        for run in _runs(total, joined):
+        total = part[..., own:-1]
+        if own:
+            total = total + np.einsum("ktei,kij->ktej", part[..., :own], follow)
+        for run in _runs(total @ root, joined):
             forth, back = (lfilter([1.0], [1.0, -colour.correlation], run[::way], axis=0)[::way] for way in (1, -1))
             smooth = colour.variance * (forth + back - run) - run
             more += run.reshape(-1, shared).T @ smooth.reshape(-1, shared)
-    sizes, ways = np.linalg.eigh(reduced.matrix)
-    root = ways / np.sqrt(np.maximum(sizes, np.finfo(float).tiny))  # S^-1 = root root^T
-    wider, along = np.linalg.eigh(root.T @ (0.5 * (more + more.T)) @ root)
-    wide = root @ (along * np.sqrt(np.maximum(wider, 0.0)))
-    return wide @ wide.T
+    wider, along = np.linalg.eigh(0.5 * (more + more.T))
+    return root @ (along * np.sqrt(np.maximum(wider, 0.0)))
 
 
 def _runs(total: np.ndarray, joined: np.ndarray) -> list[np.ndarray]:

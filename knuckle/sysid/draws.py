@@ -9,6 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from knuckle.optim import Result
+from knuckle.sysid.colour import left_of
 from knuckle.sysid.jumps import SURE, beginning_anew
 from knuckle.sysid.left import not_noise
 from knuckle.sysid.noise import log_evidence
@@ -34,7 +35,7 @@ def end(objective: Objective, last: Result, noise: dict[str, float]) -> End:
 
 def holds(objective: Objective, x: np.ndarray) -> bool:
     """Whether the model carries on from piece to piece, and what it leaves is noise."""
-    left = objective.by_channel(x).values()
+    left = left_of(objective, x).values()
     return all(not_noise(part) is None for part in left) and beginning_anew(objective, x) < SURE
 
 

@@ -11,6 +11,7 @@ from scipy.spatial.transform import Rotation
 
 from knuckle.kinematics import frame_pose
 from knuckle.model.model import State
+from knuckle.sysid.colour import colours_of, widening
 from knuckle.sysid.entries import POINT_PREFIX, POSE_PREFIX
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.motion import Motion, Motions
@@ -86,6 +87,7 @@ class _Search:
         self.prior = fit.objective.prior[: self.size]
         scaled = fit.certainty.covariance / np.outer(self.prior, self.prior)
         self.known = np.linalg.inv(scaled)  # information so far, in units of what was known at first
+        self.colours = colours_of(fit.objective, fit.result.x, fit.objective.sensitivity(fit.result.x))
         self.tried: list[tuple[Motion, np.ndarray]] = []
         self.pooled = self.known - np.eye(self.size)
 
@@ -119,7 +121,8 @@ class _Search:
         objective.continuity = fit.objective.continuity
         x = np.concatenate([fit.result.x[: objective.size], np.zeros(objective.start_size)])
         _, jacobian = objective(x)
-        alone = certainty(jacobian, self.size, self.prior, objective.labels[: self.size])
+        more = widening(objective, jacobian, self.colours)
+        alone = certainty(jacobian, self.size, self.prior, objective.labels[: self.size], widening=more)
         return (alone.directions.T * alone.singular_values**2) @ alone.directions
 
     def _best(self) -> tuple[Motion, np.ndarray]:

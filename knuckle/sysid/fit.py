@@ -17,7 +17,7 @@ from knuckle.model.model import Model
 from knuckle.optim import LocalSolver, Result
 from knuckle.optim.robust import Loss as Robust
 from knuckle.optim.workers import WorkerPlan
-from knuckle.sysid.colour import widening
+from knuckle.sysid.colour import colours_of, left_of, widening
 from knuckle.sysid.global_search import Method
 from knuckle.sysid.held_out import HeldOut
 from knuckle.sysid.interrupt import interrupts
@@ -79,7 +79,7 @@ class Fit:
         """In words, signs that the model lacks something, and what that may be."""
         objective, control = self.objective, self.shots.control
         with jax.enable_x64(True):
-            found = what_is_missing(objective.by_channel(self.result.x)) + jumps_in_words(objective, self.result.x)
+            found = what_is_missing(left_of(objective, self.result.x)) + jumps_in_words(objective, self.result.x)
         if not found:
             return []
         held = control.shape[-1] > 0 and not self.shots.linear
@@ -223,7 +223,7 @@ def _fitted(task: Task, found: Found) -> Fit:
     simulator, known = objective.simulator, objective.simulator.physical
     z, jacobian = result.x[: objective.size], objective.sensitivity(result.x)
     prior, labels = objective.prior[:known], objective.labels[:known]
-    more = widening(objective, result.x, jacobian)
+    more = widening(objective, jacobian, colours_of(objective, result.x, jacobian))
     sure = certainty(jacobian, known, prior, labels, task.parameters, z, more)
     rows = estimates(task.parameters, z, sure) + instrument_estimates(objective, z, sure)
     used = simulator.used(jnp.asarray(z))

@@ -11,6 +11,7 @@ import numpy as np
 
 from knuckle.model.model import Model
 from knuckle.optim.chain_normal import Reduced
+from knuckle.sysid.colour import colours_of, widening
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.stein import stein
@@ -59,8 +60,10 @@ def posterior(
     """Samples of what the data and the prior leave possible, by Stein variational gradient descent (see `stein`).
 
     The starts of pieces are profiled out: for each particle they are those that fit best, which where the motion is
-    nearly linear in them is the same as to integrate over them. Particles begin as the fit's covariance has them, times
+    nearly linear in them is the same as to integrate over them. Particles begin as a normal density has them, times
     `spread`: a larger one finds modes further away. Weights of networks are sampled too; noise is as the fit left it.
+    Where that is not white, samples are spread about the fit as much wider as its intervals are (Shaby 2014, the
+    open-faced sandwich).
     """
     if particles < 2:
         raise ValueError(f"particles must be 2 or more, got {particles}")
@@ -74,12 +77,25 @@ def posterior(
         if progress is not None:
             progress(f"{particles} particles of {len(z)} free numbers")
         found = stein(target, first, H, lower=lower, upper=upper, iterations=iterations)
+        drawn = np.clip(z + (found.particles - z) @ _wider(fit, H).T, lower, upper)
         size = fit.parameters.size
         values = np.zeros((particles, 0))
         if size:
-            values = np.stack([np.asarray(fit.parameters.values_and_slopes(z[:size])[0]) for z in found.particles])
+            values = np.stack([np.asarray(fit.parameters.values_and_slopes(z[:size])[0]) for z in drawn])
     names = tuple(e.name for e in fit.estimates[: values.shape[1]])
-    return Posterior(found.particles, names, values, found.iterations, found.motion, fit)
+    return Posterior(drawn, names, values, found.iterations, found.motion, fit)
+
+
+def _wider(fit: Fit, H: np.ndarray) -> np.ndarray:
+    """The map of free numbers that makes H^-1 the covariance under noise as it is: the identity where it is white."""
+    jacobian = fit.objective.sensitivity(fit.result.x)
+    wide = widening(fit.objective, jacobian, colours_of(fit.objective, fit.result.x, jacobian))
+    if wide is None:
+        return np.eye(len(H))
+    root = np.linalg.cholesky(H).T  # H^-1 = root^-1 root^-T
+    grown = root @ wide
+    sizes, along = np.linalg.eigh(np.eye(len(H)) + grown @ grown.T)
+    return np.linalg.solve(root, (along * np.sqrt(sizes)) @ along.T @ root)
 
 
 class _Profiled:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import qr
+from scipy.linalg import qr, solve_triangular
 from scipy.stats import norm
 
 from knuckle.optim.chain import Chain
@@ -128,7 +128,7 @@ def certainty(
 
     Its last rows of shared numbers are what was known before of each. Starts and weights of networks are eliminated.
     The first free numbers are those of the parameters, at z; words speak of their entries, and of the rest by label.
-    widening: what is added to the covariance because residuals are not noise.
+    widening: W, such that W W^T is added to the covariance because residuals are not noise.
     """
     shared = jacobian.sizes[-1]
     others = jacobian.alone.copy()
@@ -137,11 +137,9 @@ def certainty(
     weights = shared - size
     data = np.asarray(np.linalg.qr(np.roll(rows, weights, axis=1), mode="r"))[weights:, weights:] * prior
     _, values, directions = np.linalg.svd(data)
-    scaled = np.linalg.inv(data.T @ data + np.eye(size))
     if widening is not None:
-        scaled += widening[:size, :size] / np.outer(prior, prior)
-        values, directions = _told(scaled)
-    covariance = scaled * np.outer(prior, prior)
+        values, directions = _told(values, directions, widening[:size] / prior[:, None])
+    covariance = (directions.T / (values**2 + 1)) @ directions * np.outer(prior, prior)
     by_free, own = np.eye(size), parameters.size
     if z is not None:
         by_free[:own, :own] = parameters.entries_by_free(z[:own])
@@ -150,10 +148,17 @@ def certainty(
     return Certainty(covariance, values, directions, labels, entries, by_free, np.linalg.norm(by_entry, axis=1))
 
 
-def _told(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Singular values and directions of data that leave such a covariance, both in units of what was known before."""
-    variances, directions = np.linalg.eigh(covariance)
-    return np.sqrt(np.maximum(1 / variances - 1, 0.0)), directions.T
+def _told(values: np.ndarray, directions: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Singular values and directions of data that leave a covariance wider by wide wide^T.
+
+    (s^2 + 1)^-1 + Z Z^T in the old directions, turned over without being formed: its inverse is the square of K^-1 s1,
+    s1 = sqrt(s^2 + 1), K K^T = 1 + (s1 Z)(s1 Z)^T.
+    """
+    known = np.sqrt(values**2 + 1)
+    grown = known[:, None] * (directions @ wide)
+    root = np.linalg.cholesky(np.eye(len(known)) + grown @ grown.T)
+    _, found, turned = np.linalg.svd(solve_triangular(root, np.diag(known), lower=True))
+    return np.sqrt(np.maximum(found**2 - 1, 0.0)), turned @ directions
 
 
 def estimates(parameters: Parameters, z: np.ndarray, sure: Certainty, level: float = 0.95) -> list[Estimate]:

@@ -9,8 +9,8 @@ import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.sysid import colour as c
 from knuckle.sysid.jumps import SURE, beginning_anew
-from knuckle.sysid.left import residual_statistics
-from knuckle.sysid.uncertainty import certainty
+from knuckle.sysid.left import not_noise, residual_statistics
+from knuckle.sysid.uncertainty import _told, certainty
 from tests.optim.test_chain import chain
 
 MODEL = robots.load("double_pendulum")
@@ -43,7 +43,7 @@ def white() -> kn.Fit:
 
 def test_noise_widens_nothing_and_is_not_spoken_of(white):
     jacobian = white.objective.sensitivity(white.result.x)
-    assert c.widening(white.objective, white.result.x, jacobian) is None
+    assert c.colours_of(white.objective, white.result.x, jacobian) == {}
     assert white.missing() == []
 
 
@@ -59,6 +59,9 @@ def test_intervals_hold_the_truth_where_noise_is_not_white(white):
         assert np.all(np.diag(fit.certainty.covariance) > 2 * np.diag(plain.covariance))
         assert fit.certainty.singular_values[0] < plain.singular_values[0]
         assert "correlate" in fit.missing()[0]
+    lower, upper = sysid.posterior(fits[0], 32, iterations=40).interval()
+    widths = (upper - lower) / [e.upper - e.lower for e in fits[0].estimates]
+    np.testing.assert_allclose(widths, 1.0, atol=0.35)  # 32 samples; without regard to the colour 0.3
 
 
 def test_a_lack_that_starts_of_pieces_take_up_is_spoken_of(white):
@@ -69,6 +72,55 @@ def test_a_lack_that_starts_of_pieces_take_up_is_spoken_of(white):
         assert any("where the last ended" in line for line in fit.missing())
     assert any("correlate" not in fit.missing()[0] for fit in fits)
     assert all(beginning_anew(f.objective, f.result.x) < SURE for f in [white, white.again(recordings(1))])
+
+
+def test_what_is_left_of_a_robust_fit_is_judged_as_its_loss_weighs_it(white):
+    """Outliers hide the correlation of raw residuals, not that of their slopes, by which intervals are widened."""
+    rng, dirty = np.random.default_rng(0), []
+    for log in recordings(0, correlation=0.9):
+        hit = rng.uniform(size=log.q.shape) < 0.03
+        dirty.append(sysid.Recording.of(MODEL, log.time, q=log.q + 0.3 * hit * rng.choice([-1, 1], size=hit.shape)))
+    fit = kn.fit(MODEL, dirty, ["*.mass"], held_out=0, robust="cauchy")
+    assert not_noise(fit.objective.by_channel(fit.result.x)["q"]) is None
+    assert "correlate" in fit.missing()[0]
+
+
+def test_widening_leaves_what_is_not_told_alone():
+    """The data tell one number a billion times better than was known, of another nothing; noise is ten times wider."""
+    values, directions = np.array([1e9, 1e3, 0.0]), np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    wide = 3 * directions.T / np.sqrt(values**2 + 1) * (values > 0)
+    found, turned = _told(values, directions, wide)
+    expected = np.sqrt(np.maximum((values**2 + 1) / 10 - 1, 0.0))  # variances are 10 / (values^2 + 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-3)
+    np.testing.assert_allclose(np.abs(turned @ directions.T), np.eye(3), atol=1e-3)
+
+
+def test_exact_logs_of_a_slightly_other_model_keep_what_they_determine():
+    """A little dry friction that the model lacks is all that is left of logs without noise, and it is not white."""
+    real = eqx.tree_at(lambda m: m.friction, MODEL, np.full(2, 1e-4))
+    rng, logs = np.random.default_rng(0), []
+    for _ in range(2):
+        start = MODEL.state(rng.uniform(-1.2, 1.2, 2))
+        q = kn.rollout(real, start, dt=0.001, steps=1000, integrator=kn.RK4(), native=True).q[9::10]
+        logs.append(sysid.Recording.of(MODEL, 0.01 * np.arange(100), q=np.asarray(q)))
+    fit = kn.fit(MODEL, logs, ["*.mass", "*.com.z", "*.damping"], held_out=0)
+    assert "correlate" in fit.missing()[0]
+    assert fit.certainty.summary().startswith("the data determine 5 of 6")  # of masses and centres all but the scale
+    assert np.all(np.isfinite(fit.certainty.covariance))
+    assert fit["elbow.damping"].verdict == "determined"
+
+
+def test_single_steps_speak_of_what_the_model_lacks():
+    real = eqx.tree_at(lambda m: (m.damping, m.friction), MODEL, (np.full(2, 0.1), np.full(2, 0.1)))
+    motion = kn.rollout(real, MODEL.state(np.array([1.0, 0.5])), dt=0.001, steps=2000, native=True)
+    rng, steps = np.random.default_rng(0), slice(9, None, 10)
+    q, qd = (np.asarray(a)[steps] + 1e-5 * rng.normal(size=(200, 2)) for a in (motion.q, motion.qd))
+    log = sysid.Recording.of(MODEL, 0.01 * np.arange(200), q=q, qd=qd)
+    fit = kn.fit(MODEL, log, ["upper.mass"], held_out=0, loss="one step")
+    assert "correlate" in fit.missing()[0]
+    jacobian = fit.objective.sensitivity(fit.result.x)
+    plain = certainty(jacobian, 1, fit.objective.prior[:1], fit.objective.labels)
+    assert fit.certainty.covariance[0, 0] > 4 * plain.covariance[0, 0]
 
 
 def rows(J, entries: int, seed: int = 0) -> c.Rows:
@@ -131,7 +183,8 @@ def test_added_covariance_is_that_of_least_squares_under_such_noise():
     inverse = np.linalg.inv(dense.T @ dense)
     expected = inverse @ dense.T @ (R - np.eye(len(R))) @ dense @ inverse
     assert np.linalg.eigvalsh(expected[:3, :3])[0] > 0  # else only what widens would be added
-    np.testing.assert_allclose(c._added(J, {"q": part}, {"q": colour}, joined), expected[:3, :3], rtol=1e-8)
+    wide = c._added(J, {"q": part}, {"q": colour}, joined)
+    np.testing.assert_allclose(wide @ wide.T, expected[:3, :3], rtol=1e-8)
 
 
 def test_the_colour_of_noise_is_found_where_a_fit_took_up_much_of_it():
