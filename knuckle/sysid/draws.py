@@ -40,14 +40,26 @@ def holds(objective: Objective, x: np.ndarray) -> bool:
 
 
 def untrained(objective: Objective) -> bool:
-    """Whether networks begin without effect, with arrays of zeros: trained weights are not drawn anew."""
+    """Whether a network begins without effect, with arrays of zeros: trained weights are not drawn anew."""
     blueprint = objective.simulator.blueprint
-    return blueprint is not None and any(not np.any(w) for w in jax.tree.leaves(blueprint.weights))
+    return blueprint is not None and any(_blank(weights) for weights in blueprint.weights.values())
+
+
+def _blank(weights) -> bool:
+    return any(not np.any(w) for w in jax.tree.leaves(weights))
 
 
 def redrawn(objective: Objective, x: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
-    """A start with the networks' first weights drawn anew: each array spread as it was, zeros as they were."""
+    """A start with the first weights of untrained networks drawn anew: each array spread as it was, zeros as they were.
+
+    A network that was trained before, beside one that was not, stays as it is.
+    """
     rng, simulator = np.random.default_rng(seed), objective.simulator
     assert simulator.blueprint is not None
-    drawn = jax.tree.map(lambda w: np.mean(w) + np.std(w) * rng.standard_normal(w.shape), simulator.blueprint.weights)
+
+    def anew(w):
+        return np.mean(w) + np.std(w) * rng.standard_normal(w.shape)
+
+    weights = sorted(simulator.blueprint.weights.items())
+    drawn = {key: jax.tree.map(anew, part) if _blank(part) else part for key, part in weights}
     return np.concatenate([x[: simulator.physical], ravel_pytree(drawn)[0], x[simulator.size :]])
