@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highli
 
 
 ROBOT_OR_HYBRID = "A built-in robot, or the path of a URDF, MJCF or .knuckle file."
+FLOATING = "Free or fix the base; by default as in the file."
+REPAIR_INERTIA = "Mend inertia that no real body can have, and say where."
+BY_FILE = "by default as a .knuckle file says, or none"
 
 
 class Touching(StrEnum):
@@ -36,6 +39,24 @@ TOUCHING = {
 }
 
 
+class Method(StrEnum):
+    """Integrators by the names of the command line."""
+
+    SEMI_IMPLICIT = "semi-implicit"
+    EXPLICIT = "explicit"
+    RK4 = "rk4"
+    IMPLICIT = "implicit"
+
+
+METHODS = {
+    Method.SEMI_IMPLICIT: kn.SemiImplicitEuler(),
+    Method.EXPLICIT: kn.ExplicitEuler(),
+    Method.RK4: kn.RK4(),
+    Method.IMPLICIT: kn.Implicit(),
+}
+WITH_CONTACT = (Method.SEMI_IMPLICIT, Method.IMPLICIT)
+
+
 def fail(message: str, code: int = 1) -> NoReturn:
     err.print(f"[bold red]error:[/] {plain(message)}")
     raise typer.Exit(code)
@@ -51,6 +72,21 @@ def columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
     return f"[dim]{plain(lines[0])}[/]\n" + plain("\n".join(lines[1:]))
+
+
+def worded(value: Any) -> Any:
+    """An option as JSON data: names of recordings and of taps, and a text for what is no number."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): worded(item) for key, item in value.items()}
+    if isinstance(value, kn.Blueprint):
+        return list(value.augments)
+    if isinstance(value, kn.Recording):
+        return value.name
+    if isinstance(value, kn.Prior | kn.sysid.Regularise):
+        return worded(value._asdict())
+    return [worded(item) for item in value] if isinstance(value, list | tuple) else str(value)
 
 
 def load(robot: str, floating: bool | None = None, repair_inertia: bool = False) -> kn.Model:
@@ -80,6 +116,16 @@ def read_hybrid(robot: str, floating: bool | None = None, repair_inertia: bool =
     if not Path(robot).is_file():
         raise ValueError(f"no file {robot}")
     return kn.load_hybrid(robot)
+
+
+def chosen(file: kn.Hybrid, contact: Touching | None, integrator: Method | None = None) -> kn.Hybrid:
+    """What a file says, unless options say otherwise."""
+    touching = file.contact if contact is None else TOUCHING[contact]
+    stepped = file.integrator if integrator is None else METHODS[integrator]
+    able = tuple(type(METHODS[name]) for name in WITH_CONTACT)
+    if touching is not None and stepped is not None and not isinstance(stepped, able):
+        raise ValueError(f"contact needs --integrator {' or '.join(WITH_CONTACT)}, got {type(stepped).__name__}")
+    return kn.Hybrid(file.model, file.blueprint, touching, stepped, file.dt)
 
 
 def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:

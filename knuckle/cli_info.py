@@ -12,20 +12,39 @@ import numpy as np
 import typer
 
 import knuckle as kn
-from knuckle.cli_common import ROBOT_OR_HYBRID, TOUCHING, Touching, columns, fail, out, plain, read_hybrid
+from knuckle.cli_common import (
+    BY_FILE,
+    FLOATING,
+    REPAIR_INERTIA,
+    ROBOT_OR_HYBRID,
+    Method,
+    Touching,
+    chosen,
+    columns,
+    fail,
+    out,
+    plain,
+    read_hybrid,
+)
+
+Floating = Annotated[bool | None, typer.Option("--floating/--fixed", help=FLOATING)]
+Repair = Annotated[bool, typer.Option("--repair-inertia", help=REPAIR_INERTIA)]
 
 
 def info(
     robot: Annotated[str, typer.Argument(help=ROBOT_OR_HYBRID)],
     contact: Annotated[
-        Touching, typer.Option(help="How bodies touch: has parameters and taps of its own.")
-    ] = Touching.NONE,
+        Touching | None, typer.Option(help=f"How bodies touch: has parameters and taps of its own; {BY_FILE}.")
+    ] = None,
+    floating: Floating = None,
+    repair_inertia: Repair = False,
 ) -> None:
     """Show what is in a model, what of it can be fitted, and which quantities networks can act on (taps)."""
     with jax.enable_x64(True):
         try:
-            hybrid = read_hybrid(robot)
-            taps = kn.list_taps(hybrid.model, contact=TOUCHING[contact] or hybrid.contact)
+            file = read_hybrid(robot, floating, repair_inertia)
+            hybrid = chosen(kn.Hybrid(file.model, file.blueprint, file.contact), contact)
+            taps = kn.list_taps(hybrid.model, contact=hybrid.contact)
         except (ValueError, OSError) as error:
             fail(str(error))
         model = hybrid.model
@@ -36,7 +55,7 @@ def info(
         if hybrid.blueprint is not None:
             out.print(plain(repr(hybrid.blueprint)))
         out.print("\n[bold]can be fitted[/] (knuckle fit --free PATTERN)")
-        out.print(_fittable(model, TOUCHING[contact] or hybrid.contact))
+        out.print(_fittable(model, hybrid.contact))
         out.print("\n[bold]taps[/] (knuckle fit --network TAP)")
         out.print(columns(("tap", "shape", "unit", "meaning"), [
             (t.name, str(t.shape), t.unit, t.meaning + (" (read only)" if t.read_only else "")) for t in taps
@@ -49,15 +68,22 @@ def export(
     dt: Annotated[
         float | None, typer.Option(help="Time step in s of the C function; by default the file's, or 0.001.")
     ] = None,
-    contact: Annotated[Touching, typer.Option(help="How bodies touch in the C function.")] = Touching.NONE,
+    contact: Annotated[Touching | None, typer.Option(help=f"How bodies touch in the C function; {BY_FILE}.")] = None,
+    integrator: Annotated[
+        Method | None, typer.Option(help="How the C function takes a step; by default as a .knuckle file says.")
+    ] = None,
+    floating: Floating = None,
+    repair_inertia: Repair = False,
 ) -> None:
     """Write a robot as URDF or MJCF, or one step of its simulation as C that allocates nothing, networks included."""
     with jax.enable_x64(True):
         try:
-            hybrid = read_hybrid(robot)
+            hybrid = chosen(read_hybrid(robot, floating, repair_inertia), contact, integrator)
             if target.suffix == ".c":
-                written = _export_c(hybrid, target, dt, contact)
+                written = _export_c(hybrid, target, dt)
             else:
+                if (dt, contact, integrator) != (None, None, None):
+                    raise ValueError(f"--dt, --contact and --integrator are for a .c file, not {target}")
                 _refuse_networks(hybrid, target)
                 kn.save(hybrid.model, target)
                 written = target
@@ -74,19 +100,17 @@ def _refuse_networks(hybrid: kn.Hybrid, target: Path) -> None:
         raise ValueError(f"{target.suffix} holds no networks, and there are some at {taps}; .c does")
 
 
-def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None, contact: Touching) -> Path:
+def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None) -> Path:
     """The step as C, with header, example and CMake file beside it, in the folder of the target."""
     dt = dt if dt is not None else hybrid.dt or 1e-3
     if not (math.isfinite(dt) and dt > 0):
         raise ValueError(f"--dt must be a positive number of seconds, got {dt:g}")
     model = hybrid.model
-    touching = TOUCHING[contact] or hybrid.contact
-    options = {"dt": dt, "contact": touching}
     state = jax.tree.map(jnp.asarray, model.state())
     control = jnp.zeros(model.nu)
 
     def step(state, control):
-        return hybrid.step(state, control, **options)
+        return hybrid.step(state, control, dt=dt)
 
     if jax.tree.structure(jax.eval_shape(step, state, control)) != jax.tree.structure(state):
         state = jax.jit(step)(state, control)  # with all that a step remembers

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 import knuckle as kn
-from knuckle.cli_common import columns, err, fail, out, plain
+from knuckle.cli_common import columns, err, fail, out, plain, worded
 from knuckle.cli_sure import Wishes, propose, sampled
 
 if TYPE_CHECKING:
@@ -160,25 +160,10 @@ def _about(robot: str, recordings: Sequence[Recording], logs: Sequence[str], opt
     runs = [
         {"name": r.name, "samples": len(r), "duration": r.duration, "channels": list(r.channels)} for r in recordings
     ]
-    kept = (
-        "loss",
-        "segment",
-        "robust",
-        "offsets",
-        "gains",
-        "delays",
-        "drive",
-        "held_out",
-        "search",
-        "starts",
-        "seed",
-        "seconds",
-        "draws",
-    )
     return {
         "knuckle": kn.__version__,
         "robot": robot,
         "logs": [str(log) for log in logs],
         "recordings": runs,
-        "options": {name: options[name] for name in kept} | {"free": options["free"]},
+        "options": worded(options),
     }

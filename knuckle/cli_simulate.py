@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,9 +15,14 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 import knuckle as kn
 from knuckle.cli_begin import controls, driven, logged, start
 from knuckle.cli_common import (
+    BY_FILE,
+    FLOATING,
+    METHODS,
+    REPAIR_INERTIA,
     ROBOT_OR_HYBRID,
-    TOUCHING,
+    Method,
     Touching,
+    chosen,
     err,
     fail,
     made_folder,
@@ -33,24 +37,6 @@ from knuckle.contact.resolve import ContactModel
 MOST_STEPS, LEAST_PIECES, LONGEST_PIECE = 1_000_000, 100, 2000
 
 
-class Method(StrEnum):
-    """Integrators by the names of the command line."""
-
-    SEMI_IMPLICIT = "semi-implicit"
-    EXPLICIT = "explicit"
-    RK4 = "rk4"
-    IMPLICIT = "implicit"
-
-
-METHODS = {
-    Method.SEMI_IMPLICIT: kn.SemiImplicitEuler(),
-    Method.EXPLICIT: kn.ExplicitEuler(),
-    Method.RK4: kn.RK4(),
-    Method.IMPLICIT: kn.Implicit(),
-}
-
-
-WITH_CONTACT = (Method.SEMI_IMPLICIT, Method.IMPLICIT)
 INTERRUPTED = "interrupted"
 DIVERGED = "the simulation diverged to values that are not finite"
 
@@ -76,8 +62,9 @@ def simulate(
         Method | None, typer.Option(help="How a step is taken; by default as a .knuckle file says, or semi-implicit.")
     ] = None,
     contact: Annotated[
-        Touching, typer.Option(help="How bodies touch, and whether joint limits and equalities hold.")
-    ] = Touching.NONE,
+        Touching | None,
+        typer.Option(help=f"How bodies touch, and whether joint limits and equalities hold; {BY_FILE}."),
+    ] = None,
     q: Annotated[str | None, typer.Option(help="Coordinates at the start: nq numbers with commas between.")] = None,
     qd: Annotated[str | None, typer.Option(help="Velocities at the start: nv numbers with commas between.")] = None,
     keyframe: Annotated[
@@ -90,12 +77,8 @@ def simulate(
             "controls, or torques, are done again from where it starts."
         ),
     ] = "hold",
-    floating: Annotated[
-        bool | None, typer.Option("--floating/--fixed", help="Free or fix the base; by default as in the file.")
-    ] = None,
-    repair_inertia: Annotated[
-        bool, typer.Option("--repair-inertia", help="Mend inertia that no real body can have, and say where.")
-    ] = False,
+    floating: Annotated[bool | None, typer.Option("--floating/--fixed", help=FLOATING)] = None,
+    repair_inertia: Annotated[bool, typer.Option("--repair-inertia", help=REPAIR_INERTIA)] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; by default runs/<robot>.")
     ] = None,
@@ -138,15 +121,11 @@ def _name(robot: str) -> str:
 
 
 def _simulated(
-    robot: str, floating: bool | None, repair_inertia: bool, integrator: Method | None, contact: Touching
+    robot: str, floating: bool | None, repair_inertia: bool, integrator: Method | None, contact: Touching | None
 ) -> kn.Hybrid:
-    """What is simulated: what the file says, unless options say otherwise."""
     file = read_hybrid(robot, floating, repair_inertia)
-    touching = TOUCHING[contact] or file.contact
-    stepped = METHODS[integrator] if integrator is not None else file.integrator or METHODS[Method.SEMI_IMPLICIT]
-    if touching is not None and not isinstance(stepped, tuple(type(METHODS[name]) for name in WITH_CONTACT)):
-        raise ValueError(f"contact needs --integrator {' or '.join(WITH_CONTACT)}, got {type(stepped).__name__}")
-    return kn.Hybrid(file.model, file.blueprint, touching, stepped, file.dt)
+    stepped = file.integrator or METHODS[Method.SEMI_IMPLICIT]
+    return chosen(kn.Hybrid(file.model, file.blueprint, file.contact, stepped, file.dt), contact, integrator)
 
 
 def _weightless_joints(model: kn.Model, state: kn.State) -> list[str]:

@@ -26,6 +26,8 @@ class Wishes(NamedTuple):
             raise ValueError(f"--posterior must be 2 or more, or 0 for none, got {self.posterior}")
         if self.next_experiment is not None and self.next_experiment.suffix not in (".csv", ".npz"):
             raise ValueError(f"--next-experiment writes .csv or .npz, not {str(self.next_experiment)!r}")
+        if self.next_experiment is not None and not self.next_experiment.parent.is_dir():
+            raise ValueError(f"--next-experiment: there is no folder {self.next_experiment.parent}")
         if self.speed is not None and (self.next_experiment is None or not self.speed > 0):
             raise ValueError("--next-speed must be positive, and is for --next-experiment")
         return self

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.cli import app
-from knuckle.cli_fit import networks
+from knuckle.cli_networks import networks
 from knuckle.cli_run import Display
 from knuckle.sysid import demo
 from knuckle.sysid.interrupt import Interrupts
@@ -147,7 +147,7 @@ def _urdf() -> str:
             ["double_pendulum", "LOG", "--free=*.colour"],
             "nothing is called '*.colour'; there are mass, com, inertia of upper, lower; ",
         ),
-        (["double_pendulum", "LOG", "--free=*.mass=1"], "--free takes PATTERN or PATTERN=LOWER:UPPER"),
+        (["double_pendulum", "LOG", "--free=*.mass=1"], "--free takes PATTERN, PATTERN=LOWER:UPPER"),
         (["double_pendulum", "LOG", "--network=joint/torque"], "--network: there is no tap 'joint/torque'"),
         (["double_pendulum", "LOG", "--network=time"], "--network: there is no tap 'time' to act on"),
         (["double_pendulum", "LOG", "--network=qd"], "choose a later tap"),
@@ -161,7 +161,6 @@ def _urdf() -> str:
         (["double_pendulum", "LOG", "--resume"], "there is no saved search at"),
         (["double_pendulum", "LOG", "--workers=2"], "--workers and --ray are for a global search"),
         (["double_pendulum", "LOG", "--starts=8"], "--starts, --workers and --ray are for a global search"),
-        (["double_pendulum", "LOG", "--delay=q", "--offset=q"], "delays must be 'sensor' or 'actuator', got q"),
         (["double_pendulum", "LOG", "--rate=0"], "--rate must be a positive number"),
         (["double_pendulum", "LOG", "--search=population", "--starts=0"], "--starts must be 1 or more"),
         (["double_pendulum", "LOG", "--out=broken.npz"], "--out: cannot make the folder broken.npz"),

@@ -21,6 +21,12 @@ PHYSICS = ("taps", "spatial", "tree", "model", "robots", "kinematics", "dynamics
 STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
 COMMANDS = (
     "cli_common",
+    "cli_parse",
+    "cli_options",
+    "cli_logs",
+    "cli_networks",
+    "cli_observe",
+    "cli_search",
     "cli_sure",
     "cli_run",
     "cli_fit",
