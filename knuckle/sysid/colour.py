@@ -35,6 +35,7 @@ class Colour(NamedTuple):
 
 WHITE = Colour()
 MOST = 0.9999  # of a correlation; beyond it there is no noise, only what the model lacks
+WIDEST = 30.0  # of the logarithm of a variance, to both sides; data without any noise go to its end
 
 
 class Products(NamedTuple):
@@ -186,7 +187,7 @@ def _colours(rows: Mapping[str, Rows], telling: list[str], others: Quadratic) ->
 
 
 def _colour(at: np.ndarray) -> Colour:
-    return Colour(float(np.clip(np.tanh(at[0]), -MOST, MOST)), float(np.exp(at[1])))
+    return Colour(float(np.clip(np.tanh(at[0]), -MOST, MOST)), float(np.exp(np.clip(at[1], -WIDEST, WIDEST))))
 
 
 def _weighed(products: tuple[Products, Products, Products], colour: Colour) -> Products:
