@@ -300,6 +300,13 @@ def test_weights_drawn_again_have_the_spread_of_the_first_and_leave_zeros():
     np.testing.assert_array_equal(problem.first[problem.size :], again[problem.size :])
     trained = kn.Blueprint(small_networks().augments).with_weights(jax.tree.map(lambda w: w + 0.1, before))
     assert draws.untrained(problem) and not draws.untrained(objective([], trained))
+    both = objective(
+        [], kn.Blueprint({"joint/force": (*trained.augments["joint/force"], *small_networks().augments["joint/force"])})
+    )
+    first, again = both.first[: both.size], draws.redrawn(both, both.first, (0, 1))[: both.size]
+    old, new = (both.simulator.networks(jnp.asarray(x)).weights for x in (first, again))
+    same = [jax.tree.all(jax.tree.map(np.array_equal, old[key], new[key])) for key in ("joint/force", "joint/force#1")]
+    assert draws.untrained(both) and same == [True, False]  # trained ones stay as they are
 
 
 @given(st.lists(st.floats(-3, 3), min_size=6, max_size=6), st.integers(0, 99))
