@@ -157,12 +157,17 @@ def check_velocities(draft: Draft, report: Report) -> None:
     if behind:
         lag = float(np.median([fit.lag for fit in behind]))
         samples = float(np.median([fit.samples for fit in behind]))
-        detail = f"velocities come {late(lag, samples)} positions; shift(recording, 'qd', {-lag:.4g}) sets it right"
+        detail = f"velocities come {late(lag, samples)} positions; {to_shift('qd', lag)}"
         draft.say(report, "clock offset", "qd", len(behind), "suspect", detail)
 
 
 def late(lag: float, samples: float) -> str:
     return f"{1e3 * abs(lag):.4g} ms ({abs(samples):.1f} samples) {'after' if lag > 0 else 'before'}"
+
+
+def to_shift(channel: str, lag: float) -> str:
+    """How stamps that are late are set right, in Python and on the command line."""
+    return f"shift(recording, {channel!r}, {-lag:.4g}) or --shift {channel}={-lag:.4g} sets it right"
 
 
 def _contradiction(fit: Fit) -> tuple[str, str] | None:

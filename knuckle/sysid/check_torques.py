@@ -12,7 +12,7 @@ from scipy.signal import savgol_filter
 
 from knuckle.dynamics import rnea
 from knuckle.model.model import Model
-from knuckle.sysid.check_motion import BETTER, LATE, late, pairs
+from knuckle.sysid.check_motion import BETTER, LATE, late, pairs, to_shift
 from knuckle.sysid.compare import even
 from knuckle.sysid.draft import Draft
 from knuckle.sysid.findings import Report
@@ -73,7 +73,7 @@ def check_torques(draft: Draft, report: Report) -> None:
             detail = (
                 f"{channel} comes {late(found.seconds, found.samples)} the motion that it explains "
                 f"({100 * found.share:.0f} % of the residual is left); "
-                f"shift(recording, {channel!r}, {-found.seconds:.4g}) sets it right"
+                f"{to_shift(channel, found.seconds)}"
             )
             draft.say(report, "clock offset", channel, 1, "suspect", detail)
 

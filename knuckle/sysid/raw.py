@@ -73,7 +73,9 @@ def need(module: str, path: Path, what: str):
 def check_size(path: Path, size: int, most: int, what: str = "it") -> None:
     """Refuse what would not fit."""
     if size > most:
-        raise RecordingError(path, f"{what} holds {size:,} bytes, more than the limit of {most:,} (max_bytes=)")
+        raise RecordingError(
+            path, f"{what} holds {size:,} bytes, more than the limit of {most:,} (max_bytes=, --max-bytes)"
+        )
 
 
 def check_columns(path: Path, count: int) -> None:
