@@ -132,17 +132,19 @@ def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:
     from knuckle.model.load import load as load_file
     from knuckle.model.report import LoadError
 
-    def loaded(repair_inertia: bool) -> kn.Model | LoadError:
+    def loaded(floating: bool | None, repair_inertia: bool) -> kn.Model | LoadError:
         try:
             return load_file(path, floating=floating, repair_inertia=repair_inertia)
         except LoadError as error:
             return error
 
-    found = loaded(repair_inertia)
-    if isinstance(found, LoadError):
-        mendable = not repair_inertia and not isinstance(loaded(True), LoadError)
-        raise ValueError(f"{found}\nit loads with --repair-inertia") if mendable else found
-    return found
+    found = loaded(floating, repair_inertia)
+    if not isinstance(found, LoadError):
+        return found
+    for option, others in (("--repair-inertia", (floating, True)), ("--floating", (True, repair_inertia))):
+        if not isinstance(loaded(*others), LoadError):
+            raise ValueError(f"{found}\nit loads with {option}")
+    raise found
 
 
 def made_folder(folder: Path) -> Path:

@@ -99,7 +99,7 @@ def fit(
                 "seconds": positive("--seconds", seconds),
                 "draws": draws,
             }
-            share = _share(held_out, held_out_log)
+            share, folder = _share(held_out, held_out_log), _folder(robot, folder)
             file = read_hybrid(robot, floating, repair_inertia)
             hybrid = chosen(file, contact, integrator)
             same = type(hybrid.integrator) is type(file.integrator)  # a step that suits one need not suit another
@@ -113,7 +113,7 @@ def fit(
             recordings, unseen = read(hybrid.model, logs, held_out_log or (), reading)
             options |= {"noise": noise_of(noise, recordings), "held_out": unseen or share}
             check_observed(hybrid.model, recordings, options["observe"])
-            folder = made_folder(_folder(robot, folder))
+            folder = made_folder(folder)
         except (ValueError, OSError) as error:
             fail(str(error))
         fit_and_write(robot, hybrid.model, recordings, logs, options, folder, wishes)

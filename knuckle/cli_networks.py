@@ -39,7 +39,7 @@ class Learning(NamedTuple):
         if not self.taps and (self.hidden, self.inputs) != (None, None):
             raise ValueError("--hidden and --inputs are for new networks: give --network too")
         if self.inputs is not None and set(self.taps) <= set(JOINT_FORCES):
-            raise ValueError(f"--inputs is for networks off {' and '.join(JOINT_FORCES)}: those read q and qd")
+            raise ValueError(f"--inputs: networks at {' and '.join(JOINT_FORCES)} read q and qd; it is for others")
         shape = sizes(self.hidden, "--hidden") or HIDDEN, names(self.inputs, "--inputs") or INPUTS
         new = networks(file.model, self.taps, file.contact, seed, *shape)
         return there if new is None else new if there is None else there | new
@@ -56,6 +56,8 @@ class Learning(NamedTuple):
         for option, value in (("--lasso", self.lasso), ("--group-lasso", self.group_lasso)):
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{option} must be 0 or more, got {value:g}")
+        if self.lasso or self.group_lasso:
+            _check_first_layers(blueprint)
         return Regularise(**given)
 
 
@@ -92,10 +94,21 @@ def networks(
     return kn.Blueprint(made)
 
 
+def _check_first_layers(blueprint: kn.Blueprint | None) -> None:
+    from knuckle.neural.sparsity import lasso
+
+    try:
+        lasso(blueprint)
+    except ValueError as error:
+        raise ValueError(f"--lasso and --group-lasso: {error}, as at {' and '.join(JOINT_FORCES)}") from error
+
+
 def _read(tap: str, inputs: Sequence[str], order: Sequence[str]) -> list[str]:
     """Taps whose values are read: those before the tap itself, or any of the step before ("previous q")."""
     found = [name.removeprefix(PREVIOUS) for name in inputs]
     unknown = [name for name in found if name not in order]
+    if "time" in found:
+        raise ValueError("--inputs: time begins anew in each piece of a fit; choose another tap")
     if unknown:
         raise ValueError(f"--inputs: there is no tap {unknown[0]!r}; there are {', '.join(order)}")
     early = [name for name in inputs if not name.startswith(PREVIOUS) and order.index(name) >= order.index(tap)]

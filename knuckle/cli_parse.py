@@ -25,7 +25,8 @@ def pairs(texts: Sequence[str] | None, option: str, form: str = "NAME=MEANING") 
 
 def numbers(texts: Sequence[str] | None, option: str, form: str) -> dict[str, float]:
     """Finite numbers by name: NAME=NUMBER."""
-    return {name: _number(value, f"{option} takes {form}", value) for name, value in pairs(texts, option, form).items()}
+    given = pairs(texts, option, form)
+    return {name: _number(value, f"{option} takes {form}", f"{name}={value}") for name, value in given.items()}
 
 
 def sizes(text: str | None, option: str) -> tuple[int, ...] | None:
