@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -99,7 +100,7 @@ def fit(
                 "seconds": positive("--seconds", seconds),
                 "draws": draws,
             }
-            share, folder = _share(held_out, held_out_log), _folder(robot, folder)
+            share, folder = _share(held_out, held_out_log or (), logs), _folder(robot, folder)
             file = read_hybrid(robot, floating, repair_inertia)
             hybrid = chosen(file, contact, integrator)
             same = type(hybrid.integrator) is type(file.integrator)  # a step that suits one need not suit another
@@ -135,9 +136,12 @@ def demo(
     fit(DEMO_ROBOT, [str(LOG)], free=["*.mass"], network=[DEMO_NETWORK], folder=folder, seconds=DEMO_SECONDS)
 
 
-def _share(held_out: float | None, logs: list[str] | None) -> float:
+def _share(held_out: float | None, unseen: Sequence[str], logs: Sequence[str]) -> float:
     """The share of the data that the fit does not see."""
-    if held_out is not None and logs:
+    twice = [log for log in unseen if Path(log).resolve() in [Path(seen).resolve() for seen in logs]]
+    if twice:
+        raise ValueError(f"--held-out-log: {twice[0]} is among the logs that the fit sees")
+    if held_out is not None and unseen:
         raise ValueError("--held-out is a share of the logs, --held-out-log names other ones: give one of them")
     if held_out is not None and not 0 <= held_out < 1:
         raise ValueError(f"--held-out must be 0 or more and below 1, got {held_out:g}")

@@ -152,7 +152,7 @@ Network = Annotated[
 Hidden = Annotated[str | None, _option(NETWORKS, "Sizes of their hidden layers; by default 6.", metavar="16,16")]
 Inputs = Annotated[
     str | None,
-    _option(NETWORKS, "Taps that those off the joint forces read; by default q,qd.", metavar="TAP,TAP"),
+    _option(NETWORKS, "Taps that networks read, but for those at joint forces; by default q,qd.", metavar="TAP,TAP"),
 ]
 WeightSpread = Annotated[
     float | None, _option(NETWORKS, "How large weights are expected to be (one deviation); by default 1.")

@@ -29,7 +29,8 @@ BALL = """<mujoco model="ball"><worldbody><geom name="floor" type="plane" size="
 </mujoco>"""
 BRICK = """<robot name="brick"><link name="brick"><inertial><mass value="1"/>
 <inertia ixx="0.02" iyy="0.03" izz="0.04" ixy="0" ixz="0" iyz="0"/></inertial></link></robot>"""
-CAMERA = """import knuckle as kn
+CAMERA = """import jax.numpy as jnp
+import knuckle as kn
 
 def tip(model, state):
     p = kn.kinematics.frame_pose(model, state.q, "tip").position
@@ -43,6 +44,7 @@ def broken(model, state):
 """
 PERIOD, SAMPLES, DT = 0.01, 151, 0.005
 STEPPED = ("--integrator", "semi-implicit", "--step", DT)  # as the logs were made, and soon compiled
+WIDE = {"COLUMNS": "200", "TERM": "dumb"}  # plain text
 FAST = (*STEPPED, "--drive", "linear", "--held-out", 0)
 
 
@@ -329,7 +331,8 @@ FORM = "--free takes PATTERN, PATTERN=LOWER:UPPER, PATTERN~SPREAD or PATTERN=LOW
         ("--network=gravity --group-lasso=-1", "--group-lasso must be 0 or more, got -1"),
         ("--network=gravity --weight-spread=0", "--weight-spread must be a positive number, got 0"),
         ("--weight-spread=2", "are for networks: give --network too"),
-        ("--held-out=0.2 --held-out-log=LOG", "--held-out is a share of the logs"),
+        ("--held-out=0.2 --held-out-log=other.csv", "--held-out is a share of the logs"),
+        ("--held-out-log=LOG", "is among the logs that the fit sees"),
         ("--held-out-log=nothing.csv", "nothing.csv: there is no such file"),
         ("--observe=pixels", "--observe takes CHANNEL=FILE.py:FUNCTION, got 'pixels'"),
         ("--observe=pixels=CAMERA", "--observe takes CHANNEL=FILE.py:FUNCTION, got 'pixels="),
@@ -388,13 +391,13 @@ def test_what_contradicts_a_hybrid_file_is_refused(knuckle, made, trained, words
 
 
 @pytest.mark.parametrize("words", [["--delay=q"], ["--quaternion=zyxw"], ["--solver=newton"], ["--integrator=euler"]])
-def test_a_word_that_is_none_of_the_choices_is_refused(knuckle, made, words):
-    run = knuckle("fit", made.robot, made.log, *words)
+def test_a_word_that_is_none_of_the_choices_is_refused(made, words):
+    run = CliRunner().invoke(app, ["fit", str(made.robot), str(made.log), *words], env=WIDE)
     assert run.exit_code == 2 and "is not one of" in run.stderr
 
 
 def test_help_shows_every_option_in_a_group():
-    text = CliRunner().invoke(app, ["fit", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    text = CliRunner().invoke(app, ["fit", "--help"], env=WIDE).output
     groups = [
         "Robot and simulation",
         "Logs",
