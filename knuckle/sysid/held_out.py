@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +17,7 @@ from knuckle.sysid.shots import Shots
 
 OUTLIERS = 0.1  # share of errors that a robust loss leaves out
 SEEN = 0.25  # of each piece: from which its start is found; the rest is foretold
+MOST_PIECES, MOST_SAMPLES = 6, 300  # of a curve that is drawn: pieces, and samples of each
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,33 @@ class HeldOut:
             f"held out, {self.pieces} pieces foretold over {self.horizon:.3g} s, error before and after: "
             + ", ".join(parts)
         )
+
+
+class HeldOutCurve(NamedTuple):
+    """One entry of a channel over some pieces, (piece, sample): measured, and simulated before and after the fit."""
+
+    name: str
+    time: np.ndarray  # since the start of a piece [s]
+    measured: np.ndarray  # NaN: not measured
+    before: np.ndarray
+    after: np.ndarray
+    difference: bool  # entries of the tangent space, less what was measured (rotations)
+
+
+def held_out_curves(held_out: HeldOut, names: Mapping[str, Sequence[str]]) -> list[HeldOutCurve]:
+    """Curves of all entries over the first pieces; of long pieces every so many samples. `names`: by channel."""
+    chosen = slice(0, MOST_PIECES), slice(None, None, -(-held_out.shots.samples // MOST_SAMPLES))
+    time, found = held_out.shots.period * np.arange(held_out.shots.samples)[chosen[1]], []
+    for key, off in held_out.off_after.items():
+        measured = np.asarray(held_out.shots.measured[key])
+        tangent = measured.shape[-1] != off.shape[-1]
+        base = (np.zeros_like(off) if tangent else measured)[chosen]
+        before, after = base + held_out.off_before[key][chosen], base + off[chosen]
+        base = np.where(np.isnan(off[chosen]), np.nan, base)
+        for k in range(off.shape[-1]):
+            name = f"{key} {k}" if tangent else f"{key} {names[key][k]}"
+            found.append(HeldOutCurve(name, time, base[..., k], before[..., k], after[..., k], tangent))
+    return found
 
 
 def held_out_errors(

@@ -1,4 +1,4 @@
-"""What the networks of a fitted simulator learned: their output over the states that were recorded."""
+"""What the networks of a fitted simulator learned: curves over the states that were recorded, and what they change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from knuckle.model.model import Model
+from knuckle.sysid.acting import Acted, Series, acting
 from knuckle.sysid.fit import Fit
 from knuckle.tap_list import list_taps
 from knuckle.taps import CATALOGUE, Augment
@@ -29,22 +30,29 @@ class Curve(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """One network: where it acts, how much it does over the recorded states, and its curves if it has any."""
+    """One network: where it acts, how much it does along the recorded motion, and its curves or what it changes."""
 
     tap: str
     network: str
     mode: str
     inputs: tuple[str, ...]
     numbers: int
-    unit: str
-    size: float | None  # root mean square of its output; None: it reads more than coordinates and velocities
-    curves: list[Curve]
+    unit: str  # of the quantity; curves of a network that scales are shares of it
+    size: float  # root mean square of what it changes, over all entries
+    without: float  # of the quantity without it
+    entries: int
+    changed: int  # entries on which it has any effect
+    curves: list[Curve]  # at joints, where it reads coordinates and velocities only
+    series: list[Series]  # elsewhere: the entries that it changes most
 
 
 def learned(fit: Fit) -> list[Learned]:
-    """What each network of a fit's blueprint does; networks that read only q and qd are evaluated."""
+    """What each network of a fit's blueprint does along the fitted motion of some pieces."""
+    if fit.blueprint is None:
+        return []
     with jax.enable_x64(True):
-        return [] if fit.blueprint is None else [_of(fit, tap, augment) for tap, _, augment in fit.blueprint]
+        acted = acting(fit)
+        return [_of(fit, tap, augment, acted[tap, place]) for tap, place, augment in fit.blueprint]
 
 
 def added_shape(model: Model, tap: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -52,14 +60,14 @@ def added_shape(model: Model, tap: str, shape: tuple[int, ...]) -> tuple[int, ..
     return {"q": (model.nv,), "next/q": (model.nv,), "next/state": (2 * model.nv,)}.get(tap, shape)
 
 
-def _of(fit: Fit, tap: str, augment: Augment) -> Learned:
+def _of(fit: Fit, tap: str, augment: Augment, acted: Acted) -> Learned:
     count = sum(int(np.size(leaf)) for leaf in jax.tree.leaves((augment.weights, augment.gain)))
-    unit = CATALOGUE[tap].unit if augment.mode != "scale" else "share"
-    about = (tap, type(augment.network).__name__, augment.mode, augment.inputs, count, unit)
-    if not set(augment.inputs) <= {"q", "qd"} or augment.is_recurrent:
-        return Learned(*about, None, [])
+    names = type(augment.network).__name__, augment.mode, augment.inputs
+    about = (tap, *names, count, CATALOGUE[tap].unit, *acted[:4])
+    of_state = set(augment.inputs) <= {"q", "qd"} and not augment.is_recurrent
+    if not of_state or CATALOGUE[tap].axis != "dof" or augment.rows is not None:
+        return Learned(*about, [], acted.series)
     shape = list_taps(fit.model, contact=fit.contact)[tap].shape
-    shape = added_shape(fit.model, tap, shape) if augment.mode == "add" else shape
 
     def output(q, qd):
         given = {"q": Value(q, "coordinate"), "qd": Value(qd, "dof")}
@@ -67,11 +75,7 @@ def _of(fit: Fit, tap: str, augment: Augment) -> Learned:
         y = y if augment.gain is None else augment.gain * y
         return y.reshape(-1)
 
-    outputs = jax.jit(jax.vmap(output))
-    q, qd = visited(fit)
-    size = float(np.sqrt(np.mean(np.asarray(outputs(q, qd)) ** 2)))
-    by_joint = CATALOGUE[tap].axis == "dof" and augment.rows is None
-    return Learned(*about, size, _curves(fit, outputs, q, qd) if by_joint else [])
+    return Learned(*about, _curves(fit, jax.jit(jax.vmap(output)), *visited(fit)), [])
 
 
 def _curves(fit: Fit, outputs, q: np.ndarray, qd: np.ndarray) -> list[Curve]:

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from knuckle.sysid.fit import Fit
-from knuckle.sysid.held_out import HeldOut
-from knuckle.sysid.learned import Curve
+from knuckle.sysid.held_out import HeldOut, HeldOutCurve
 from knuckle.sysid.uncertainty import Certainty, Estimate
 
 INK, GREY, PALE = "#2b3038", "#5c6570", "#d9dde3"
@@ -43,63 +42,60 @@ STYLE: dict[Any, Any] = {
 }
 WIDTH, HEIGHT = 5.0, 2.7  # [in]
 WIDEST_CHANGE, MOST_ROWS = 1e4, 40  # [%], parameters that are drawn
-MOST_PANELS, MOST_PIECES, MOST_DOTS = 8, 6, 1500
+COMPACT, FEW = 2.1, 8  # height of pictures that are more than a few [in]
+MOST_PANELS, MOST_DOTS, MOST_ENTRIES = 24, 1500, 8
 
 
 class Picture(tuple[str, str]):
     """What a picture shows in words, and its SVG text."""
 
 
-def drawn(about: str, draw: Callable[[Axes], None], height: float = HEIGHT) -> Picture:
-    """A picture with one pair of axes."""
+def drawn(about: str, draw: Callable[[Any], None], height: float = HEIGHT, whole: bool = False) -> Picture:
+    """A picture with one pair of axes, which `draw` gets; `whole`: it gets the figure."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        draw(figure.subplots())
+        draw(figure if whole else figure.subplots())
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     return Picture((about, svg[svg.index("<svg") :]))
 
 
-def held_out_pictures(held_out: HeldOut, names: Mapping[str, Sequence[str]]) -> list[Picture]:
-    """Measured against simulated before and after, entry by entry; pieces that went on for long come first."""
-    found = []
-    for key, off in held_out.off_after.items():
-        measured = np.asarray(held_out.shots.measured[key])
-        tangent = measured.shape[-1] != off.shape[-1]  # quaternions: only differences can be drawn
-        base = np.zeros_like(off) if tangent else measured
-        before = base + held_out.off_before[key]
-        for k in range(off.shape[-1]):
-            name = f"{key} {k}" if tangent else f"{key} {names[key][k]}"
-            about = f"{name}: measured, and simulated before and after the fit"
-            shown = (
-                np.where(np.isfinite(off[..., k]), base[..., k], np.nan),
-                before[..., k],
-                base[..., k] + off[..., k],
-            )
-            title = f"{name} (difference)" if tangent else name
-            found.append(drawn(about, lambda axes, s=shown, t=title: _pieces(axes, held_out, t, *s)))
-    return found[:MOST_PANELS]
+def legend(axes: Axes, columns: int) -> None:
+    """In one line above the axes, beside the title."""
+    axes.legend(loc="lower right", ncols=columns, bbox_to_anchor=(1.0, 0.97), borderpad=0.1, handlelength=1.4)
 
 
-def _pieces(axes: Axes, held_out: HeldOut, title: str, measured, before, after) -> None:
-    """Pieces side by side; grey: samples from which the start of a piece was found."""
-    period, samples = held_out.shots.period, held_out.shots.samples
-    for n in range(min(len(measured), MOST_PIECES)):
-        time = period * (np.arange(samples) + n * (samples + 2))
+def pieces_apart(time: np.ndarray, count: int) -> list[np.ndarray]:
+    """Times of so many pieces, drawn one after the other."""
+    length = time[-1] + 2 * (time[1] - time[0]) if len(time) > 1 else 1.0
+    return [time + n * length for n in range(count)]
+
+
+def held_out_pictures(curves: Sequence[HeldOutCurve], seen: float) -> list[Picture]:
+    """Measured against simulated before and after, entry by entry; grey: the first `seen` seconds."""
+    about = "{}: measured, and simulated before and after the fit"
+    return [
+        drawn(about.format(c.name), lambda axes, c=c: _pieces(axes, c, seen), COMPACT if len(curves) > FEW else HEIGHT)
+        for c in curves[:MOST_PANELS]
+    ]
+
+
+def _pieces(axes: Axes, curve: HeldOutCurve, until: float) -> None:
+    for n, time in enumerate(pieces_apart(curve.time, len(curve.measured))):
         first = n == 0
-        axes.axvspan(time[0], time[held_out.seen - 1], color="#eef0f3", lw=0, zorder=0)
-        axes.plot(time, measured[n], ".", ms=2.6, color=MEASURED, label="measured" if first else None)
-        axes.plot(time, before[n], "--", lw=1.3, color=BEFORE, label="before" if first else None)
-        axes.plot(time, after[n], lw=1.5, color=AFTER, label="after" if first else None)
-    seen = np.concatenate([measured[:MOST_PIECES].ravel(), after[:MOST_PIECES].ravel()])
+        axes.axvspan(time[0], time[0] + until, color="#eef0f3", lw=0, zorder=0)
+        axes.plot(time, curve.measured[n], ".", ms=2.6, color=MEASURED, label="measured" if first else None)
+        axes.plot(time, curve.before[n], "--", lw=1.3, color=BEFORE, label="before" if first else None)
+        axes.plot(time, curve.after[n], lw=1.5, color=AFTER, label="after" if first else None)
+    seen = np.concatenate([curve.measured.ravel(), curve.after.ravel()])
     seen = seen[np.isfinite(seen)]
     if len(seen):  # what diverged before the fit does not set the scale
         margin = 0.25 * max(float(np.ptp(seen)), 1e-12)
         axes.set_ylim(seen.min() - margin, seen.max() + margin)
-    axes.set_title(title, pad=16)
+    axes.set_title(f"{curve.name} (difference)" if curve.difference else curve.name, pad=16)
     axes.set_xlabel("time of the pieces, one after the other [s]")
-    axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1.0, 0.97), borderpad=0.1, handlelength=1.4)
+    legend(axes, 3)
 
 
 def error_growth(held_out: HeldOut, noise: Mapping[str, float], units: Mapping[str, str]) -> list[Picture]:
@@ -114,7 +110,7 @@ def error_growth(held_out: HeldOut, noise: Mapping[str, float], units: Mapping[s
         axes.axhline(noise[key], color=GREY, lw=0.9, ls=":", label="noise")
         axes.set_title(f"error of {key}{units[key]}", pad=16)
         axes.set_xlabel("time since the start of a piece [ms]")
-        axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1.0, 0.97), borderpad=0.1, handlelength=1.4)
+        legend(axes, 3)
 
     keys = list(held_out.off_after)[:MOST_PANELS]
     return [drawn(f"error of {key} over time, before and after", lambda axes, k=key: of(axes, k)) for key in keys]
@@ -144,17 +140,18 @@ def _distribution(axes: Axes, key: str, values: np.ndarray) -> None:
     axes.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=INK, lw=1.1, label="normal")
     axes.set_title(f"{key}: what is left, over the noise", pad=16)
     axes.set_xlabel("residual / noise")
-    axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1.0, 0.97), borderpad=0.1)
+    legend(axes, 2)
 
 
 def _in_order(axes: Axes, key: str, values: np.ndarray) -> None:
     flat = values.reshape(-1, values.shape[-1])
     rows = np.unique(np.linspace(0, len(flat) - 1, min(len(flat), MOST_DOTS // flat.shape[1] + 1)).astype(int))
-    for k in range(min(flat.shape[1], 8)):
+    some = f", the first {MOST_ENTRIES} of {flat.shape[1]} entries" if flat.shape[1] > MOST_ENTRIES else ""
+    for k in range(min(flat.shape[1], MOST_ENTRIES)):
         axes.plot(rows, flat[rows, k], ".", ms=2.2, alpha=0.7)
     axes.axhspan(-1.96, 1.96, color="#eef0f3", lw=0, zorder=0)
     axes.set_title(f"{key}: residuals in order of time (band: 95 %)")
-    axes.set_xlabel("sample")
+    axes.set_xlabel(f"sample{some}")
 
 
 def interval_picture(estimates: Sequence[Estimate]) -> Picture:
@@ -170,7 +167,9 @@ def interval_picture(estimates: Sequence[Estimate]) -> Picture:
             axes.plot(value, row, "o", ms=4.2, color=color)
         axes.axvline(0, color=GREY, lw=0.9, ls=":")
         axes.set_xscale("symlog", linthresh=10)
+        axes.margins(x=0.06)
         axes.set_xlim(*(np.clip(axes.get_xlim(), -WIDEST_CHANGE, WIDEST_CHANGE)))
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.set_yticks(range(len(shown)), [e.name for e in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         some = f"; the first {len(shown)} of {len(estimates)}" if len(shown) < len(estimates) else ""
@@ -189,7 +188,9 @@ def singular_picture(sure: Certainty) -> Picture:
         axes.bar(np.arange(1, len(values) + 1), values, color=colors, width=0.7)
         axes.set_yscale("log")
         axes.axhline(1, color=GREY, lw=0.9, ls=":")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlim(0.4, max(len(values), FEW) + 0.6)
+        ticks = MaxNLocator(integer=True, min_n_ticks=1).tick_values(1, len(values))
+        axes.set_xticks([tick for tick in ticks if 1 <= tick <= len(values)])
         axes.set_xlabel("direction")
         axes.set_title("singular values: data over what was known before")
 
@@ -208,19 +209,3 @@ def convergence_picture(search: Sequence[tuple[float, float]], fit: Fit) -> Pict
         axes.set_title("half the weighed sum of squares")
 
     return drawn("convergence of the search", draw)
-
-
-def curve_pictures(tap: str, unit: str, curves: Sequence[Curve]) -> list[Picture]:
-    """A network's output at each joint against the joint's own velocity."""
-
-    def draw(axes: Axes, curve: Curve) -> None:
-        axes.fill_between(curve.speed, curve.lowest, curve.highest, color="#cfe0ea", lw=0, label="over recorded places")
-        axes.plot(curve.speed, curve.output, color=AFTER, lw=1.6, label="in their middle")
-        axes.axhline(0, color=GREY, lw=0.8, ls=":")
-        axes.set_title(f"{curve.joint}: output at {tap} [{unit}]", pad=16)
-        axes.set_xlabel("velocity of the joint [rad/s or m/s], others at rest")
-        axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1.0, 0.97), borderpad=0.1)
-
-    return [drawn(f"what the network learned at {c.joint}", lambda axes, c=c: draw(axes, c)) for c in curves][
-        :MOST_PANELS
-    ]

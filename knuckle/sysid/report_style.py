@@ -11,12 +11,16 @@ header p { margin: 2px 0 20px; color: var(--grey); overflow-wrap: anywhere; }
 .cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(210px, 1fr)); margin-bottom: 16px; }
 .card { background: var(--ink); color: #fff; border-radius: 10px; padding: 14px 16px; }
 .card p { margin: 0; font-size: 13px; color: #c6ccd5; }
-.card strong { display: block; font-size: 21px; font-weight: 600; margin: 2px 0; font-variant-numeric: tabular-nums; }
+.card strong { display: block; font-size: 19px; font-weight: 600; margin: 2px 0; font-variant-numeric: tabular-nums; }
 section { background: #fff; border: 1px solid var(--pale); border-radius: 10px; padding: 18px 20px; margin: 0 0 16px; }
 h2 { margin: 0 0 10px; font-size: 19px; }
 section p, section ul { margin: 0 0 12px; max-width: 75ch; }
+section ul { padding-left: 20px; }
 .note { color: var(--grey); font-size: 14px; }
-.scroll { overflow-x: auto; margin-bottom: 14px; }
+.scroll { overflow-x: auto; margin-bottom: 14px; background: linear-gradient(to right, #fff 40%, #fff0) 0 0,
+  linear-gradient(to left, #fff 40%, #fff0) 100% 0, linear-gradient(to right, #0003, #0000) 0 0,
+  linear-gradient(to left, #0003, #0000) 100% 0; background-size: 40px 100%, 40px 100%, 12px 100%, 12px 100%;
+  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; } /* a shadow: it goes on there */
 table { border-collapse: collapse; font-size: 14px; min-width: 100%; }
 th { color: var(--grey); font-weight: 500; border-bottom: 2px solid var(--pale); }
 td { border-bottom: 1px solid var(--pale); }
@@ -26,11 +30,17 @@ td.t { white-space: nowrap; }
 td.w { min-width: 18em; }
 .badge { color: #fff; border-radius: 20px; padding: 1px 10px; font-size: 12.5px; white-space: nowrap; }
 .pictures { display: grid; gap: 14px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 420px), 1fr)); }
+.beside { display: grid; gap: 0 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
+.pictures + .pictures { margin-top: 14px; }
+.pictures + .note { margin-top: 8px; }
 .pictures img { width: 100%; height: auto; display: block; }
 footer { color: var(--grey); font-size: 13px; text-align: center; }
 @media (max-width: 600px) {
   main { padding: 16px 10px 28px; }
   header h1 { font-size: 24px; }
+  .cards { grid-template-columns: 1fr 1fr; gap: 8px; }
+  .card { padding: 10px 12px; }
+  .card.wide { grid-column: 1 / -1; }
   section { padding: 14px 12px; }
   table { font-size: 13px; }
   th, td { padding-right: 10px; }

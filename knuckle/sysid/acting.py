@@ -1,0 +1,132 @@
+"""What networks change inside a fitted simulator, over the pieces of recordings that it was fitted to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from knuckle import native
+from knuckle.model.joints import retract
+from knuckle.model.model import State
+from knuckle.simulate import advance, begin
+from knuckle.sysid.entries import names_of
+from knuckle.sysid.fit import Fit
+from knuckle.sysid.shooting import _drive as driven
+from knuckle.taps import CATALOGUE, OpenTaps
+
+AXES, MOMENTS = ("x", "y", "z"), ("xx", "yy", "zz", "xy", "xz", "yz")
+PARTS = {  # of the rows of some quantities
+    "gravity": AXES,
+    "link/com": AXES,
+    "link/inertia": MOMENTS,
+    "link/wrench": tuple(f"{what} {axis}" for what in ("torque", "force") for axis in AXES),
+}
+MOST_PIECES, MOST_SAMPLES, MOST_SERIES = 6, 300, 12
+
+
+class Series(NamedTuple):
+    """One number of a quantity over some pieces, (piece, sample), without and with the network that acts on it."""
+
+    name: str
+    time: np.ndarray  # since the start of a piece [s]
+    without: np.ndarray  # NaN: after the end of a piece
+    used: np.ndarray
+
+
+class Acted(NamedTuple):
+    """What one network changes: root mean squares over all entries, and the entries that it changes most."""
+
+    change: float
+    without: float  # of the quantity as physics has it
+    entries: int
+    changed: int  # entries on which it has any effect
+    series: list[Series]
+
+
+class _Watching(OpenTaps):
+    """Keeps each quantity as it was before and after each network, where a step first reaches it."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.acted: dict[str, tuple] = {}
+
+    def _augmented(self, name, place, augment, value, axis, tangent):
+        after = super()._augmented(name, place, augment, value, axis, tangent)
+        self.acted.setdefault(_key(name, place), (value, after))
+        return after
+
+
+def _key(tap: str, place: int) -> str:
+    return f"{tap}#{place}"
+
+
+def acting(fit: Fit) -> dict[tuple[str, int], Acted]:
+    """For each network, by tap and place there, what it changes along the fitted motion of some pieces."""
+    assert fit.blueprint is not None
+    chosen = np.unique(np.linspace(0, fit.shots.count - 1, MOST_PIECES).astype(int))
+    shots = jax.tree.map(lambda part: np.asarray(part)[chosen], fit.shots)
+    starts = fit.objective.starts(fit.result.x)[chosen]
+    z = np.asarray(fit.result.x[: fit.objective.size])
+    found = native.jit(lambda z, starts, shots: jax.lax.map(lambda s: _of_piece(fit, z, *s), (starts, shots)))(
+        z, starts, shots
+    )
+    inside = np.any([(np.asarray(w) > 0).any(axis=-1) for w in shots.weight.values()], axis=0)
+    inside = np.maximum.accumulate(inside[:, ::-1], axis=1)[:, ::-1][:, 1:]  # a step leads to the next sample
+    pairs = {(tap, place): found[_key(tap, place)] for tap, place, _ in fit.blueprint}
+    return {at: _summed(fit, at[0], np.asarray(pair[0]), np.asarray(pair[1]), inside) for at, pair in pairs.items()}
+
+
+def _of_piece(fit: Fit, z, start, shot) -> dict:
+    """Quantities before and after each network, at the samples of one piece."""
+    simulator, n = fit.simulator, fit.simulator.substeps
+    model, contact, blueprint = simulator.used(z)
+    assert blueprint is not None
+    lag = simulator.instruments.parts(z[simulator.parameters.size :]).actuator_delay
+    first = State(jnp.asarray(retract(model, shot.q, start[: model.nv])), shot.qd + start[model.nv :])
+    control, dt = driven(shot, lag / shot.period, n), shot.period / n
+    options = {"dt": dt, "integrator": simulator.integrator, "contact": contact, "wrench": None}
+
+    def following(state, x):
+        number, row = x
+        taps = _Watching(blueprint, state.memory or {}, number * dt)
+        after, _ = advance(model, state, row, taps=taps, **options)
+        return after, taps.acted
+
+    numbers = jnp.arange(len(control)).astype(control.dtype)
+    _, acted = jax.lax.scan(following, begin(model, first, blueprint, **options), (numbers, control))
+    return jax.tree.map(lambda values: values[::n], acted)
+
+
+def _summed(fit: Fit, tap: str, without: np.ndarray, used: np.ndarray, inside: np.ndarray) -> Acted:
+    names = _names(fit, tap, without.shape[2:])
+    without, used = (part.reshape(*part.shape[:2], -1) for part in (without, used))
+    change = np.sqrt(np.mean((used - without)[inside] ** 2, axis=0))
+    order = [int(k) for k in np.argsort(-change, kind="stable") if change[k] > 0]
+    every = -(-inside.shape[1] // MOST_SAMPLES)
+    time = fit.shots.period * np.arange(inside.shape[1])[::every]
+
+    def kept(values: np.ndarray, k: int) -> np.ndarray:
+        return np.where(inside, values[..., k], np.nan)[:, ::every]
+
+    series = [Series(names[k], time, kept(without, k), kept(used, k)) for k in order[:MOST_SERIES]]
+    size = float(np.sqrt(np.mean(without[inside] ** 2)))
+    return Acted(float(np.sqrt(np.mean(change**2))), size, len(names), len(order), series)
+
+
+def _names(fit: Fit, tap: str, shape: tuple[int, ...]) -> list[str]:
+    """A name for each number of a quantity."""
+    model, count = fit.model, int(np.prod(shape))
+    rows = {
+        "coordinate": lambda: names_of(model, "q"),
+        "dof": lambda: names_of(model, "qd"),
+        "actuator": lambda: model.actuators.names,
+        "link": lambda: model.link_names,
+        "contact": lambda: () if fit.contact is None else fit.contact.contacts(model, model.reference).names,
+    }.get(CATALOGUE[tap].axis or "", tuple)()
+    rows = rows if rows and len(rows) == shape[0] else ("",)
+    each = count // len(rows)
+    parts = PARTS.get(tap, tuple(f"[{k}]" for k in range(each)) if each > 1 else ("",))
+    return [f"{row} {part}".strip() for row in rows for part in parts]

@@ -1,0 +1,75 @@
+"""Parts of the page of a report: sections, tables, pictures."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from knuckle.sysid.report_plots import VERDICTS, Picture
+
+Cells = Sequence[str]
+
+
+def section(title: str, *parts: str) -> str:
+    return f"<section><h2>{title}</h2>{''.join(parts)}</section>\n"
+
+
+def beside(*sections: str) -> str:
+    """Sections side by side, where there is room."""
+    return f'<div class="beside">{"".join(sections)}</div>'
+
+
+def table(head: Cells, rows: Iterable[Cells], kinds: str) -> str:
+    """A table that scrolls in its own frame; `kinds`: t (text), n (number) or w (words) by column. Cells are HTML."""
+
+    def line(tag: str, cells: Cells) -> str:
+        return "".join(f'<{tag} class="{c}">{cell}</{tag}>' for c, cell in zip(kinds, cells, strict=True))
+
+    body = "".join(f"<tr>{line('td', cells)}</tr>" for cells in rows)
+    return f'<div class="scroll"><table><thead><tr>{line("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def pictures(shown: Sequence[Picture], of: int | None = None, what: str = "") -> str:
+    """Pictures side by side; `of`: how many there would be in all, which is said if not all are shown."""
+    images = "".join(
+        f'<img alt="{escape(about)}" src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">'
+        for about, svg in shown
+    )
+    less = of is not None and len(shown) < of
+    said = f'<p class="note">{len(shown)} of {of} {what} shown.</p>' if less else ""
+    return f'<div class="pictures">{images}</div>{said}'
+
+
+def listed(lines: Iterable[str]) -> str:
+    """A list of sentences, if there are any."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def badge(verdict: str) -> str:
+    return f'<span class="badge" style="background:{VERDICTS[verdict]}">{verdict}</span>'
+
+
+def digits(lower: float, upper: float) -> int:
+    """How many tell the ends of an interval apart: two of its width, at least 4 and at most 9."""
+    size, width = max(abs(lower), abs(upper)), upper - lower
+    if not (math.isfinite(size) and 0 < width < size):
+        return 4
+    return min(max(4, 2 + math.ceil(math.log10(size / width))), 9)
+
+
+def between(lower: float, upper: float, many: int) -> str:
+    return f"{lower:.{many}g} &hellip; {upper:.{many}g}"
+
+
+def interval(estimate: Mapping[str, Any]) -> str:
+    """The interval of an estimate, with digits that tell its ends apart."""
+    ends = estimate["lower"], estimate["upper"]
+    return between(*ends, digits(*ends))
+
+
+def number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
