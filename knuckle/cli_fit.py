@@ -15,7 +15,8 @@ from knuckle.cli_logs import Reading, noise_of, read
 from knuckle.cli_networks import Learning
 from knuckle.cli_observe import check_observed, observers
 from knuckle.cli_parse import patterns, positive
-from knuckle.cli_run import HYBRID, fit_and_write
+from knuckle.cli_results import HYBRID
+from knuckle.cli_run import fit_and_write
 from knuckle.cli_search import plan_of, solver_of
 from knuckle.cli_sure import Wishes
 
@@ -117,7 +118,7 @@ def fit(
             folder = made_folder(folder)
         except (ValueError, OSError) as error:
             fail(str(error))
-        fit_and_write(robot, hybrid.model, recordings, logs, options, folder, wishes)
+        fit_and_write(robot, hybrid.model, recordings, logs, options, folder, wishes, reading._asdict())
 
 
 def demo(

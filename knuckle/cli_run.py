@@ -1,40 +1,54 @@
-"""A fit from the command line while it runs and when it is done: progress, Ctrl-C, and the folder of results."""
+"""A fit from the command line while it runs and when it is done: progress, Ctrl-C, and what is asked for beside it."""
 
 from __future__ import annotations
 
 import math
-import os
-import shutil
+import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 import knuckle as kn
-from knuckle.cli_common import columns, err, fail, out, plain, worded
+from knuckle.cli_common import columns, err, fail, out, plain
+from knuckle.cli_results import (
+    SAMPLES,
+    Results,
+    about_fit,
+    all_or_nothing,
+    note,
+    proposed_for_report,
+    sampled_for_report,
+    warn,
+)
 from knuckle.cli_sure import Wishes, propose, sampled
 
 if TYPE_CHECKING:
-    from knuckle.sysid import Fit, Recording, Recordings
+    from knuckle.sysid import Fit, Recordings
     from knuckle.sysid.interrupt import Interrupts
     from knuckle.sysid.solve import Look
 
-HYBRID, CHECKPOINT = "model.knuckle", "checkpoint.npz"
+CHECKPOINT = "checkpoint.npz"
+LINE_EVERY = 10.0  # seconds between lines at least, while the words stay the same
+INTERRUPTED = 130  # exit code
+COMPILING = "compiling"  # until the search first looks
 
 
 class Display:
-    """What the search is at: shown live, and kept for the report."""
+    """What the search is at: shown live, on what is not a terminal line by line, and kept for the report."""
 
-    def __init__(self, seconds: float | None, stop: Interrupts):
+    def __init__(self, seconds: float | None, stop: Interrupts, lines: Console | None = None):
         self.seconds, self.stop, self.began = seconds, stop, time.perf_counter()
         self.points: list[tuple[float, float]] = []  # seconds, half the sum of squares
-        self.text, self.look = "compiling", None
+        self.text, self.look = COMPILING, None
+        self.lines, self.said, self.phase = lines, -math.inf, ""
 
     @property
     def elapsed(self) -> float:
@@ -42,10 +56,20 @@ class Display:
 
     def progress(self, text: str) -> None:
         self.text = text
+        self._say()
 
     def watch(self, look: Look) -> None:
         self.points.append((self.elapsed, look.value))
         self.look = look
+        self.text = self.text.replace(COMPILING, "searching")
+        self._say()
+
+    def _say(self) -> None:
+        """A line for each new phase (the same words with other numbers are the same one), and every few seconds."""
+        phase = re.sub(r"[\d.,e+-]+", "", self.text)
+        if self.lines is not None and (phase != self.phase or self.elapsed > self.said + LINE_EVERY):
+            self.lines.print(plain(f"{self.summary()}   {self.text}"))
+            self.said, self.phase = self.elapsed, phase
 
     def time_left(self) -> str:
         """By the pace of a global search or by the limit; a local search may end at any step."""
@@ -55,32 +79,44 @@ class Display:
             return f"about {min(pace, math.inf if limit is None else limit):.0f} s left"
         return "time left unknown" if limit is None else f"at most {limit:.0f} s left"
 
-    def __rich__(self) -> Group:
+    def summary(self) -> str:
         parts = [f"{self.elapsed:.1f} s", self.time_left(), f"{len(self.points)} looks"]
         if self.look is not None:
             parts += [f"loss {self.look.value:.6g}", f"best {self.look.best:.6g}"]
+        return "   ".join(parts)
+
+    def __rich__(self) -> Group:
         asked = "Ctrl-C: finishing with what was found so far; again to stop at once"
-        return Group(Text("   ".join(parts)), Text(asked if self.stop.asked else self.text, style="dim"))
+        return Group(Text(self.summary()), Text(asked if self.stop.asked else self.text, style="dim"))
 
 
 def fit_and_write(
-    robot: str, model: kn.Model, recordings: Recordings, logs, options: dict, folder: Path, wishes: Wishes
+    robot: str,
+    model: kn.Model,
+    recordings: Recordings,
+    logs: Sequence[str],
+    options: dict,
+    folder: Path,
+    wishes: Wishes,
+    reading: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
+    """Fit, show what was found, and write it; `options` are those of the fit, `reading` says how logs were read."""
     from knuckle import sysid
     from knuckle.optim import Status
     from knuckle.sysid.interrupt import interrupts
 
     with interrupts() as stop:
-        display, save = Display(options["seconds"], stop), folder / CHECKPOINT
+        live = out.is_terminal
+        display, save = Display(options["seconds"], stop, None if live else out), folder / CHECKPOINT
         told = {"progress": display.progress, "watch": display.watch, "save": save}
         try:
-            with Live(display, console=out, refresh_per_second=4, transient=True):
+            with Live(display, console=out, refresh_per_second=4, transient=True) if live else nullcontext():
                 found = sysid.fit(model, list(recordings), **told, **options)
             show(found)
+            about = about_fit(robot, recordings, logs, {**options, **reading, **wishes._asdict()})
+            results = Results(folder, robot, found, recordings, display.points, about)
             with out.status("writing the report"):
-                write(folder, robot, found, recordings, display.points, logs, options, wishes)
-            if wishes.next_experiment is not None:
-                propose(found, wishes.next_experiment, wishes.speed)
+                results.write()
         except KeyboardInterrupt:
             fail(f"stopped: nothing new is written to {folder}{_to_resume(folder)}", 130)
         except (ImportError, ValueError, OSError, RuntimeError) as error:
@@ -91,6 +127,48 @@ def fit_and_write(
         if stop.asked:
             err.print(f"[yellow]interrupted[/]: written is the best that was found until then{_to_resume(folder)}")
             raise typer.Exit(130)
+        code = fulfil(wishes, results, stop)
+    if code:
+        raise typer.Exit(code)
+
+
+def fulfil(wishes: Wishes, results: Results, stop: Interrupts) -> int:
+    """What is asked for beside the fit, which is written already and stays if this goes wrong. Returns an exit code."""
+    found, more, code = results.found, {}, 0
+
+    def sampled_to_file() -> None:
+        with out.status("sampling"), all_or_nothing(results.folder) as (part, written):
+            data = sampled(found, wishes.posterior, part / SAMPLES)["posterior"]
+        more["posterior"] = sampled_for_report(data, found)
+        out.print(f"wrote {plain(str(written[0]))}")
+
+    def proposed_to_file() -> None:
+        assert wishes.next_experiment is not None
+        proposed = propose(found, wishes.next_experiment, wishes.speed)
+        more["next_experiment"] = proposed_for_report(proposed, wishes.next_experiment)
+
+    asked = {"--posterior": (wishes.posterior, sampled_to_file)}
+    asked |= {"--next-experiment": (wishes.next_experiment, proposed_to_file)}
+    for option, (wanted, made) in asked.items():
+        if not wanted or code == INTERRUPTED:
+            continue
+        try:
+            with stop.anywhere():
+                made()
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+            results.regret(f"{option} was stopped by Ctrl-C")
+        except Exception as error:  # whatever it is, the fit stays
+            code = 1
+            results.regret(f"{option} failed: {type(error).__name__}: {error}")
+    if more or code:
+        try:
+            with out.status("writing the report"):
+                results.write_again(**more)
+        except (KeyboardInterrupt, OSError) as error:
+            code = code or (1 if isinstance(error, OSError) else INTERRUPTED)
+            warn(f"the report lacks what came after the fit: {error or 'stopped by Ctrl-C'}")
+    return code
 
 
 def _to_resume(folder: Path) -> str:
@@ -107,63 +185,13 @@ def show(found: Fit) -> None:
         out.print(columns(("parameter", "before", "value", "95 % interval", "verdict", "unit"), rows))
     if found.blueprint is not None:
         out.print(plain(repr(found.blueprint)))
+    from knuckle.sysid.report import failures_in_words
+
     result = found.result
     out.print(f"{result.status} after {result.iterations} iterations")
     if found.held_out is not None:
         out.print(f"[bold]{plain(repr(found.held_out))}[/]")
     for line in found.remarks(most=10):
-        out.print(f"[yellow]note:[/] {plain(line)}")
-
-
-def write(
-    folder: Path, robot: str, found: Fit, recordings, points, logs: Sequence[str], options: dict, wishes: Wishes
-) -> None:
-    """The fitted robot, the hybrid model, fit.json and report.html: all of them, or what was there before stays."""
-    from knuckle.sysid.report import write_report
-
-    suffix = ".urdf" if Path(robot).suffix.lower() == ".urdf" else ".xml"
-    about = _about(robot, recordings, logs, options)
-    dt = found.shots.period / found.simulator.substeps
-    rest = {"contact": found.contact, "integrator": found.simulator.integrator, "dt": dt}
-    notes = {"robot": about["robot"], "logs": about["logs"]}
-    with _all_or_nothing(folder) as (part, written):
-        kn.save_hybrid(part / HYBRID, found.model, found.blueprint, notes=notes, **rest)
-        if wishes.posterior:
-            about |= sampled(found, wishes.posterior, part / "posterior.csv")
-        write_report(part, found, findings=recordings.report, search=points, about=about)
-        fitted = folder / f"{Path(robot).stem}{suffix}"
-        try:
-            kn.save(found.model, fitted)  # where it stays: it refers to meshes from there
-            written.append(fitted)
-        except ValueError as error:
-            err.print(f"[yellow]warning:[/] {plain(str(error))}; the fitted model is in {plain(str(folder / HYBRID))}")
-    out.print(f"wrote {plain(' '.join(sorted(map(str, written))))}")
-
-
-@contextmanager
-def _all_or_nothing(folder: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """A folder whose files move into this one at the end, and their names; if anything goes wrong, none does."""
-    part, written = folder / f".{os.getpid()}.part", []
-    try:
-        part.mkdir()
-        yield part, written
-        for path in part.iterdir():
-            os.replace(path, folder / path.name)
-            written.append(folder / path.name)
-    except OSError as error:
-        raise OSError(f"writing to {folder}: {error}; what was there before is whole") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _about(robot: str, recordings: Sequence[Recording], logs: Sequence[str], options: dict) -> dict:
-    runs = [
-        {"name": r.name, "samples": len(r), "duration": r.duration, "channels": list(r.channels)} for r in recordings
-    ]
-    return {
-        "knuckle": kn.__version__,
-        "robot": robot,
-        "logs": [str(log) for log in logs],
-        "recordings": runs,
-        "options": worded(options),
-    }
+        note(line)
+    if result.failures:
+        note(failures_in_words(result.failures))

@@ -30,7 +30,7 @@ from knuckle.cli_common import (
     plain,
     read_hybrid,
 )
-from knuckle.cli_run import HYBRID
+from knuckle.cli_results import HYBRID
 from knuckle.cli_write import compare, write
 from knuckle.contact.resolve import ContactModel
 

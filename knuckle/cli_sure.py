@@ -10,7 +10,7 @@ import numpy as np
 from knuckle.cli_common import out, plain
 
 if TYPE_CHECKING:
-    from knuckle.sysid import Fit
+    from knuckle.sysid import Excitation, Fit
 
 
 class Wishes(NamedTuple):
@@ -33,7 +33,7 @@ class Wishes(NamedTuple):
         return self
 
 
-def propose(found: Fit, path: Path, speed: float | None) -> None:
+def propose(found: Fit, path: Path, speed: float | None) -> Excitation:
     """The motion to record next, on the console and as a file."""
     from knuckle import sysid
 
@@ -42,6 +42,7 @@ def propose(found: Fit, path: Path, speed: float | None) -> None:
     sysid.save(proposed.recording, path)
     out.print(plain(repr(proposed)))
     out.print(f"wrote {plain(str(path))}")
+    return proposed
 
 
 def sampled(found: Fit, count: int, path: Path) -> dict:

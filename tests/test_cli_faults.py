@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
-from knuckle import cli_run
+from knuckle import cli_run, robots, sysid
 from knuckle.cli import app
-from tests.test_cli_fit import FILES, log  # noqa: F401  # a fixture
+from tests.test_cli_fit import FILES, check_page, log  # noqa: F401  # a fixture
 
 ROUNDS = "checkpoint.rounds.npz"
 
@@ -95,3 +96,74 @@ def test_earlier_results_stay_whole(log, tmp_path, monkeypatch):  # noqa: F811
     after = contents(folder)
     assert {name: after[name] for name in before} == before
     assert set(after) == FILES | {"checkpoint.npz"}
+
+
+@pytest.fixture(scope="module")
+def found(log) -> sysid.Fit:  # noqa: F811
+    model = robots.load("double_pendulum")
+    return sysid.fit(model, list(sysid.read_recordings([log], model)), ["*.mass"], held_out=0)
+
+
+def interrupted(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(10)
+
+
+def unlucky(*_):
+    raise np.linalg.LinAlgError("a singular matrix")
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "fault", "code", "told"),
+    [
+        ("--posterior=4", "sampled", unlucky, 1, "--posterior failed: LinAlgError: a singular matrix"),
+        ("--posterior=4", "sampled", interrupted, 130, "--posterior was stopped by Ctrl-C"),
+        ("--next-experiment=next.csv", "propose", unlucky, 1, "--next-experiment failed: LinAlgError: a singular"),
+    ],
+)
+def test_what_is_asked_for_beside_a_fit_costs_it_nothing(
+    log,  # noqa: F811
+    found,
+    tmp_path,
+    monkeypatch,
+    option,
+    name,
+    fault,
+    code,
+    told,
+):
+    """The fit is written before samples are drawn; an error or Ctrl-C then is a warning, also in the report."""
+    folder = tmp_path / "out"
+    monkeypatch.setattr(sysid, "fit", lambda *_, **__: found)
+    monkeypatch.setattr(cli_run, name, fault)
+    run = CliRunner().invoke(app, words_of(log, folder, option))
+    assert run.exit_code == code and isinstance(run.exception, SystemExit), run.output
+    assert f"warning: {told}" in run.stderr and f"the fit itself is in {folder}" in run.stderr
+    assert {path.name for path in folder.iterdir()} == FILES
+    data = json.loads((folder / "fit.json").read_text())
+    assert [row["value"] for row in data["parameters"]] == [e.value for e in found.estimates]
+    assert data["notes"][0].startswith(told) and told in (folder / "report.html").read_text()
+
+
+def test_samples_and_the_next_experiment_are_in_the_report(log, found, tmp_path, monkeypatch):  # noqa: F811
+    samples = np.array([e.value for e in found.estimates]) * (1 + 0.01 * np.random.default_rng(0).normal(size=(40, 2)))
+    names, (recording, *_) = [e.name for e in found.estimates], sysid.read_recordings([log], found.model)
+    then = [e._replace(lower=0.5 * (e.lower + e.value), deviation=0.5 * e.deviation) for e in found.estimates]
+
+    def sampled(found, count, path):
+        path.write_text("samples")
+        return {"posterior": {"names": names, "samples": samples, "motion": 0.01}}
+
+    proposed = sysid.Excitation(recording, then, found.estimates, found.certainty, 6.0, 2.0, 17)
+    monkeypatch.setattr(sysid, "fit", lambda *_, **__: found)
+    monkeypatch.setattr(cli_run, "sampled", sampled)
+    monkeypatch.setattr(cli_run, "propose", lambda *_: proposed)
+    run = CliRunner().invoke(app, words_of(log, tmp_path / "out", "--posterior=40", "--next-experiment=next.csv"))
+    assert run.exit_code == 0, run.output
+    data = json.loads((tmp_path / "out" / "fit.json").read_text())
+    np.testing.assert_allclose(data["posterior"]["samples"], samples)
+    assert data["next_experiment"]["expected"][0]["lower"] == then[0].lower and data["options"]["posterior"] == 40
+    np.testing.assert_allclose(data["next_experiment"]["values"]["q"], recording.q, rtol=1e-9)
+    assert (tmp_path / "out" / "posterior.csv").read_text() == "samples"
+    words = ("40 samples, all equally probable", "is 3 times better known", "the best of 17 that keep to the limits")
+    check_page(tmp_path / "out" / "report.html", *words)

@@ -28,6 +28,7 @@ COMMANDS = (
     "cli_observe",
     "cli_search",
     "cli_sure",
+    "cli_results",
     "cli_run",
     "cli_fit",
     "cli_info",

@@ -1,0 +1,53 @@
+"""What of a fit a description of the robot (URDF, MJCF) can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import numpy as np
+
+from knuckle.contact.pairs import contact_pairs
+from knuckle.model.model import Model
+from knuckle.sysid.fit import Fit
+
+FRICTION = "contact.friction"
+
+
+def with_contact_friction(fit: Fit) -> Model:
+    """The fitted model whose shapes have the friction that the contact model has for all contacts, if it has one.
+
+    Of two shapes the rougher counts, so all that may touch get it. Other files than MJCF have no place for it.
+    """
+    shapes = _rubbing(fit)
+    if not shapes:
+        return fit.model
+    assert fit.contact is not None
+    friction = np.array(fit.model.geometry.friction, float)
+    friction[shapes, 0] = np.ravel(fit.contact.friction)[0]  # pyright: ignore[reportAttributeAccessIssue]
+    return eqx.tree_at(lambda m: m.geometry.friction, fit.model, friction)
+
+
+def lacking(fit: Fit, *, friction: bool) -> list[str]:
+    """What was fitted and is not among the parameters of a robot, by name; `friction`: that of contacts is written."""
+    held = {FRICTION} if friction and _rubbing(fit) else set()
+    contact = [p.name for p in fit.parameters if p.of_contact and p.name not in held]
+    instruments = dict.fromkeys(label.partition("[")[0] for label in fit.simulator.instruments.labels)
+    networks = [] if fit.blueprint is None else [f"the network at {tap}" for tap in fit.blueprint.augments]
+    return [*networks, *contact, *instruments]
+
+
+def lacking_in_words(file: str, names: Sequence[str]) -> str:
+    return (
+        f"{file} has the parameters of the robot only, without {', '.join(names)}: networks and contact are in "
+        "model.knuckle, and all fitted numbers in fit.json"
+    )
+
+
+def _rubbing(fit: Fit) -> list[int]:
+    """Shapes that may touch, if the contact model has one friction for all contacts."""
+    friction = getattr(fit.contact, "friction", None)
+    if fit.contact is None or friction is None or np.size(friction) != 1:
+        return []
+    pairs = contact_pairs(fit.model, self_collision=fit.contact.self_collision)
+    return sorted({shape for pair in pairs for shape in (pair.a, pair.b)})
