@@ -125,7 +125,9 @@ def fit_and_write(
             for path in folder.glob(f"{CHECKPOINT.partition('.')[0]}.*"):
                 path.unlink()
         if stop.asked:
-            err.print(f"[yellow]interrupted[/]: written is the best that was found until then{_to_resume(folder)}")
+            rest = "" if wishes == Wishes() else "; what was asked for beside the fit is left out"
+            rest += _to_resume(folder)
+            err.print(f"[yellow]interrupted[/]: written is the best that was found until then{rest}")
             raise typer.Exit(130)
         code = fulfil(wishes, results, stop)
     if code:

@@ -14,6 +14,7 @@ from knuckle.model.model import State
 from knuckle.simulate import advance, begin
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.fit import Fit
+from knuckle.sysid.held_out import LEAST_SAMPLES, MOST_SAMPLES, PIECES
 from knuckle.sysid.shooting import _drive as driven
 from knuckle.taps import CATALOGUE, OpenTaps
 
@@ -24,7 +25,7 @@ PARTS = {  # of the rows of some quantities
     "link/inertia": MOMENTS,
     "link/wrench": tuple(f"{what} {axis}" for what in ("torque", "force") for axis in AXES),
 }
-MOST_PIECES, MOST_SAMPLES, MOST_SERIES = 6, 300, 12
+MOST_SERIES = 12  # entries that are drawn
 
 
 class Series(NamedTuple):
@@ -66,7 +67,8 @@ def _key(tap: str, place: int) -> str:
 def acting(fit: Fit) -> dict[tuple[str, int], Acted]:
     """For each network, by tap and place there, what it changes along the fitted motion of some pieces."""
     assert fit.blueprint is not None
-    chosen = np.unique(np.linspace(0, fit.shots.count - 1, MOST_PIECES).astype(int))
+    count = max(PIECES, LEAST_SAMPLES // fit.shots.samples)
+    chosen = np.unique(np.linspace(0, fit.shots.count - 1, count).astype(int))
     shots = jax.tree.map(lambda part: np.asarray(part)[chosen], fit.shots)
     starts = fit.objective.starts(fit.result.x)[chosen]
     z = np.asarray(fit.result.x[: fit.objective.size])
@@ -102,6 +104,8 @@ def _of_piece(fit: Fit, z, start, shot) -> dict:
 
 def _summed(fit: Fit, tap: str, without: np.ndarray, used: np.ndarray, inside: np.ndarray) -> Acted:
     names = _names(fit, tap, without.shape[2:])
+    if inside.shape[1] == 1:  # one step from each sample: as one piece
+        without, used, inside = (np.swapaxes(part, 0, 1) for part in (without, used, inside))
     without, used = (part.reshape(*part.shape[:2], -1) for part in (without, used))
     change = np.sqrt(np.mean((used - without)[inside] ** 2, axis=0))
     order = [int(k) for k in np.argsort(-change, kind="stable") if change[k] > 0]

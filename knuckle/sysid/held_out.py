@@ -17,7 +17,8 @@ from knuckle.sysid.shots import Shots
 
 OUTLIERS = 0.1  # share of errors that a robust loss leaves out
 SEEN = 0.25  # of each piece: from which its start is found; the rest is foretold
-MOST_PIECES, MOST_SAMPLES = 6, 300  # of a curve that is drawn: pieces, and samples of each
+PIECES, MOST_SAMPLES = 6, 300  # of a curve that is drawn: pieces (more where they are short), and samples of each
+LEAST_SAMPLES = 100  # of all of them
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class HeldOutCurve(NamedTuple):
 
 def held_out_curves(held_out: HeldOut, names: Mapping[str, Sequence[str]]) -> list[HeldOutCurve]:
     """Curves of all entries over the first pieces; of long pieces every so many samples. `names`: by channel."""
-    chosen = slice(0, MOST_PIECES), slice(None, None, -(-held_out.shots.samples // MOST_SAMPLES))
-    time, found = held_out.shots.period * np.arange(held_out.shots.samples)[chosen[1]], []
+    samples, period, found = held_out.shots.samples, held_out.shots.period, []
+    chosen = slice(0, max(PIECES, LEAST_SAMPLES // samples)), slice(None, None, -(-samples // MOST_SAMPLES))
+    time = period * np.arange(samples)[chosen[1]]
     for key, off in held_out.off_after.items():
         measured = np.asarray(held_out.shots.measured[key])
         tangent = measured.shape[-1] != off.shape[-1]

@@ -14,11 +14,11 @@ from knuckle.sysid import report_plots as plots
 from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE_PREFIX, names_of
 from knuckle.sysid.findings import Finding, together
 from knuckle.sysid.fit import Fit
-from knuckle.sysid.held_out import MOST_PIECES, HeldOutCurve, held_out_curves
+from knuckle.sysid.held_out import HeldOutCurve, held_out_curves
 from knuckle.sysid.learned import Learned, learned
 from knuckle.sysid.numbers import as_text, numbers, residuals_of
 from knuckle.sysid.recording import Recording
-from knuckle.sysid.report_html import badge, beside, digits, interval, listed, number, pictures, section, table
+from knuckle.sysid.report_html import beside, digits, interval, judged, listed, number, pictures, section, table
 from knuckle.sysid.report_more import networks_section, next_section, posterior_section
 from knuckle.sysid.report_style import STYLE
 
@@ -145,15 +145,15 @@ def _cards(fit: Fit, data: Mapping[str, Any], search: Search) -> str:
 
 def _parameters(fit: Fit) -> str:
     rows = [
-        (escape(e.name), badge(e.verdict), f"<b>{e.value:.{digits(e.lower, e.upper)}g}</b>", interval(e._asdict()),
+        (judged(e.name, e.verdict), f"<b>{e.value:.{digits(e.lower, e.upper)}g}</b>", interval(e._asdict()),
          f"{e.before:.4g}", escape(e.unit))
         for e in fit.estimates
     ]  # fmt: skip
     if not rows:
         return "<p>Only networks were fitted.</p>"
-    head = ("parameter", "verdict", "after", "95 % interval", "before", "unit")
+    head = ("parameter", "after", "95 % interval", "before", "unit")
     picture = pictures([plots.interval_picture(fit.estimates)]) if fit.estimates else ""
-    return table(head, rows, "ttnnnt") + picture
+    return table(head, rows, "tnnnt") + picture
 
 
 def _held_out(fit: Fit, curves: Sequence[HeldOutCurve]) -> str:
@@ -165,7 +165,7 @@ def _held_out(fit: Fit, curves: Sequence[HeldOutCurve]) -> str:
         (escape(key + units[key]), f"{held_out.before[key]:.4g}", f"{held_out.after[key]:.4g}", f"{fit.noise[key]:.4g}")
         for key in held_out.after
     ]
-    drawn = min(held_out.pieces, MOST_PIECES)
+    drawn = len(curves[0].measured) if curves else 0
     words = (
         f"<p>{held_out.pieces} pieces. The start of each is found from its first quarter (grey), with the model as it "
         f"was and as it is; the {held_out.horizon:.3g} s that follow are foretold. Errors are root mean squares"
@@ -242,4 +242,4 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
     ]
     more = len(alike) - MANY_FINDINGS
     rest = f"<p>{more} more are in fit.json.</p>" if more > 0 else ""
-    return table(("recording", "place", "finding", "count", "action", "detail"), rows, "tttntw") + rest
+    return table(("recording", "place", "finding", "count", "action", "detail"), rows, "twtntw") + rest

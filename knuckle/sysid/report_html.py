@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from knuckle.sysid.report_plots import VERDICTS, Picture
+from knuckle.sysid.report_plots import FEW, VERDICTS, Picture
 
 Cells = Sequence[str]
 
@@ -38,9 +38,10 @@ def pictures(shown: Sequence[Picture], of: int | None = None, what: str = "") ->
         f'<img alt="{escape(about)}" src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">'
         for about, svg in shown
     )
+    small = " small" if len(shown) > FEW else ""
     less = of is not None and len(shown) < of
     said = f'<p class="note">{len(shown)} of {of} {what} shown.</p>' if less else ""
-    return f'<div class="pictures">{images}</div>{said}'
+    return f'<div class="pictures{small}">{images}</div>{said}'
 
 
 def listed(lines: Iterable[str]) -> str:
@@ -49,8 +50,10 @@ def listed(lines: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def badge(verdict: str) -> str:
-    return f'<span class="badge" style="background:{VERDICTS[verdict]}">{verdict}</span>'
+def judged(name: str, verdict: str) -> str:
+    """A name with its verdict beside it, or on phones below."""
+    badge = f'<span class="badge" style="background:{VERDICTS[verdict]}">{verdict}</span>'
+    return f'<div class="judged"><span>{escape(name)}</span>{badge}</div>'
 
 
 def digits(lower: float, upper: float) -> int:

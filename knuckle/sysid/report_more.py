@@ -8,7 +8,7 @@ from typing import Any
 
 from knuckle.sysid import report_more_plots as plots
 from knuckle.sysid.learned import Learned
-from knuckle.sysid.report_html import badge, between, digits, interval, number, pictures, section, table
+from knuckle.sysid.report_html import between, digits, interval, judged, number, pictures, section, table
 
 Data = Mapping[str, Any]
 
@@ -77,13 +77,13 @@ def next_section(proposed: Data | None) -> str:
         f"{escape(str(proposed['file']))}; what the robot may bump into was not looked at.</p>"
     )
     rows = [
-        (escape(now["name"]), badge(then["verdict"]), interval(now), interval(then), number(_ratio(now, then), ".3g"),
+        (judged(now["name"], then["verdict"]), interval(now), interval(then), number(_ratio(now, then), ".3g"),
          escape(now["unit"]))
         for now, then in zip(proposed["before"], proposed["expected"], strict=True)
     ]  # fmt: skip
-    head = ("parameter", "verdict then", "95 % interval now", "then", "times narrower", "unit")
+    head = ("parameter, and what it would be", "95 % interval now", "then", "times narrower", "unit")
     shown, count = plots.motion_pictures(proposed)
-    return section("The next experiment", words, table(head, rows, "ttnnnt"), pictures(shown, count, "channels are"))
+    return section("The next experiment", words, table(head, rows, "tnnnt"), pictures(shown, count, "channels are"))
 
 
 def _ratio(now: Data, then: Data) -> float | None:

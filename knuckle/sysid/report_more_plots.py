@@ -11,7 +11,19 @@ from matplotlib.figure import Figure
 
 from knuckle.sysid.acting import Series
 from knuckle.sysid.learned import Curve, Learned
-from knuckle.sysid.report_plots import AFTER, BEFORE, GREY, INK, MOST_PANELS, Picture, drawn, legend, pieces_apart
+from knuckle.sysid.report_plots import (
+    AFTER,
+    BEFORE,
+    GREY,
+    INK,
+    MOST_PANELS,
+    WIDTH,
+    Picture,
+    drawn,
+    legend,
+    pieces_apart,
+    size_of_one,
+)
 
 MOST_PAIRED, AT_REST = 5, 0.1
 Data = Mapping[str, Any]
@@ -30,7 +42,8 @@ def curve_pictures(network: Learned) -> list[Picture]:
         legend(axes, 2)
 
     shown = network.curves[:MOST_PANELS]
-    return [drawn(f"what the network learned at {c.joint}", lambda axes, c=c: draw(axes, c)) for c in shown]
+    size = size_of_one(len(shown))
+    return [drawn(f"what the network learned at {c.joint}", lambda axes, c=c: draw(axes, c), size) for c in shown]
 
 
 def series_pictures(network: Learned) -> list[Picture]:
@@ -45,10 +58,8 @@ def series_pictures(network: Learned) -> list[Picture]:
         axes.set_xlabel("time of the pieces, one after the other [s]")
         legend(axes, 2)
 
-    return [
-        drawn(f"{network.tap} of {s.name}, with and without the network", lambda axes, s=s: draw(axes, s))
-        for s in network.series
-    ]
+    about, size = f"{network.tap} {{}}, with and without the network", size_of_one(len(network.series))
+    return [drawn(about.format(s.name), lambda axes, s=s: draw(axes, s), size) for s in network.series]
 
 
 def sampled(posterior: Data) -> np.ndarray:
@@ -79,7 +90,8 @@ def marginal_pictures(posterior: Data) -> list[Picture]:
         legend(axes, 3)
 
     shown = list(enumerate(posterior["names"]))[:MOST_PANELS]
-    return [drawn(f"samples of {name}", lambda axes, k=k, n=name: draw(axes, k, n), 2.0) for k, name in shown]
+    size = size_of_one(len(shown), 2.0)
+    return [drawn(f"samples of {name}", lambda axes, k=k, n=name: draw(axes, k, n), size) for k, name in shown]
 
 
 def pair_picture(posterior: Data) -> Picture:
@@ -104,7 +116,7 @@ def pair_picture(posterior: Data) -> Picture:
                 if column == 0:
                     axes.set_ylabel(names[row + 1])
 
-    return drawn("samples of pairs of parameters", draw, 1.4 + 1.3 * size, whole=True)
+    return drawn("samples of pairs of parameters", draw, (WIDTH, 1.4 + 1.3 * size), whole=True)
 
 
 def motion_pictures(proposed: Data) -> tuple[list[Picture], int]:
@@ -117,6 +129,6 @@ def motion_pictures(proposed: Data) -> tuple[list[Picture], int]:
         axes.set_title(f"{key} {name}")
         axes.set_xlabel("time [s]")
 
-    shown = [drawn(f"{key} {name} of the next experiment", lambda axes, r=(key, k, name): draw(axes, *r), 1.9)
-             for key, k, name in rows[:MOST_PANELS]]  # fmt: skip
-    return shown, len(rows)
+    about, size = "{} {} of the next experiment", size_of_one(len(rows), 1.9)
+    shown = rows[:MOST_PANELS]
+    return [drawn(about.format(r[0], r[2]), lambda axes, r=r: draw(axes, *r), size) for r in shown], len(rows)

@@ -39,10 +39,11 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "svg.hashsalt": "knuckle",
+    "text.parse_math": False,  # names are names
 }
 WIDTH, HEIGHT = 5.0, 2.7  # [in]
+SMALL_WIDTH, SMALL_HEIGHT, FEW = 3.7, 2.2, 8  # of pictures that are more than a few
 WIDEST_CHANGE, MOST_ROWS = 1e4, 40  # [%], parameters that are drawn
-COMPACT, FEW = 2.1, 8  # height of pictures that are more than a few [in]
 MOST_PANELS, MOST_DOTS, MOST_ENTRIES = 24, 1500, 8
 
 
@@ -50,10 +51,12 @@ class Picture(tuple[str, str]):
     """What a picture shows in words, and its SVG text."""
 
 
-def drawn(about: str, draw: Callable[[Any], None], height: float = HEIGHT, whole: bool = False) -> Picture:
+def drawn(
+    about: str, draw: Callable[[Any], None], size: tuple[float, float] = (WIDTH, HEIGHT), whole: bool = False
+) -> Picture:
     """A picture with one pair of axes, which `draw` gets; `whole`: it gets the figure."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         draw(figure if whole else figure.subplots())
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
@@ -66,6 +69,11 @@ def legend(axes: Axes, columns: int) -> None:
     axes.legend(loc="lower right", ncols=columns, bbox_to_anchor=(1.0, 0.97), borderpad=0.1, handlelength=1.4)
 
 
+def plain_ticks(axes: Axes) -> None:
+    """Numbers on a logarithmic axis as they are written elsewhere."""
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
 def pieces_apart(time: np.ndarray, count: int) -> list[np.ndarray]:
     """Times of so many pieces, drawn one after the other."""
     length = time[-1] + 2 * (time[1] - time[0]) if len(time) > 1 else 1.0
@@ -75,10 +83,13 @@ def pieces_apart(time: np.ndarray, count: int) -> list[np.ndarray]:
 def held_out_pictures(curves: Sequence[HeldOutCurve], seen: float) -> list[Picture]:
     """Measured against simulated before and after, entry by entry; grey: the first `seen` seconds."""
     about = "{}: measured, and simulated before and after the fit"
-    return [
-        drawn(about.format(c.name), lambda axes, c=c: _pieces(axes, c, seen), COMPACT if len(curves) > FEW else HEIGHT)
-        for c in curves[:MOST_PANELS]
-    ]
+    size = size_of_one(len(curves))
+    return [drawn(about.format(c.name), lambda axes, c=c: _pieces(axes, c, seen), size) for c in curves]
+
+
+def size_of_one(count: int, height: float = HEIGHT) -> tuple[float, float]:
+    """Of so many pictures: smaller where they are more than a few."""
+    return (SMALL_WIDTH, min(height, SMALL_HEIGHT)) if count > FEW else (WIDTH, height)
 
 
 def _pieces(axes: Axes, curve: HeldOutCurve, until: float) -> None:
@@ -107,6 +118,7 @@ def error_growth(held_out: HeldOut, noise: Mapping[str, float], units: Mapping[s
         for off, color, label in ((held_out.off_before, BEFORE, "before"), (held_out.off_after, AFTER, "after")):
             size = np.sqrt(_mean(off[key] ** 2))
             axes.semilogy(time, np.where(np.isfinite(size) & (size > 0), size, np.nan), color=color, label=label)
+        plain_ticks(axes)
         axes.axhline(noise[key], color=GREY, lw=0.9, ls=":", label="noise")
         axes.set_title(f"error of {key}{units[key]}", pad=16)
         axes.set_xlabel("time since the start of a piece [ms]")
@@ -161,21 +173,21 @@ def interval_picture(estimates: Sequence[Estimate]) -> Picture:
     def draw(axes: Axes) -> None:
         for row, e in enumerate(shown):
             unit = abs(e.before) or abs(e.value) or (e.upper - e.lower) / 2 or 1.0
-            low, value, high = ((x - e.before) / unit * 100 for x in (e.lower, e.value, e.upper))
-            color = VERDICTS[e.verdict]
+            ends = [(x - e.before) / unit * 100 for x in (e.lower, e.value, e.upper)]
+            low, value, high = np.clip(ends, -WIDEST_CHANGE, WIDEST_CHANGE)
+            color, beyond = VERDICTS[e.verdict], {-WIDEST_CHANGE: "<", WIDEST_CHANGE: ">"}
             axes.plot([low, high], [row, row], color=color, lw=2.4, alpha=0.55, solid_capstyle="butt")
-            axes.plot(value, row, "o", ms=4.2, color=color)
+            axes.plot(value, row, beyond.get(value, "o"), ms=4.2, color=color, clip_on=False)
         axes.axvline(0, color=GREY, lw=0.9, ls=":")
         axes.set_xscale("symlog", linthresh=10)
         axes.margins(x=0.06)
-        axes.set_xlim(*(np.clip(axes.get_xlim(), -WIDEST_CHANGE, WIDEST_CHANGE)))
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.set_yticks(range(len(shown)), [e.name for e in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         some = f"; the first {len(shown)} of {len(estimates)}" if len(shown) < len(estimates) else ""
         axes.set_xlabel(f"change from the description [%]{some}")
 
-    return drawn("change of each parameter with its 95 % interval", draw, max(1.6, 0.8 + 0.24 * len(shown)))
+    return drawn("change of each parameter with its 95 % interval", draw, (WIDTH, max(1.6, 0.8 + 0.24 * len(shown))))
 
 
 def singular_picture(sure: Certainty) -> Picture:
@@ -187,12 +199,13 @@ def singular_picture(sure: Certainty) -> Picture:
                   for v in values]  # fmt: skip
         axes.bar(np.arange(1, len(values) + 1), values, color=colors, width=0.7)
         axes.set_yscale("log")
+        plain_ticks(axes)
         axes.axhline(1, color=GREY, lw=0.9, ls=":")
         axes.set_xlim(0.4, max(len(values), FEW) + 0.6)
         ticks = MaxNLocator(integer=True, min_n_ticks=1).tick_values(1, len(values))
         axes.set_xticks([tick for tick in ticks if 1 <= tick <= len(values)])
         axes.set_xlabel("direction")
-        axes.set_title("singular values: data over what was known before")
+        axes.set_title("data over what was known before")
 
     return drawn("singular values of the data", draw)
 
@@ -205,7 +218,9 @@ def convergence_picture(search: Sequence[tuple[float, float]], fit: Fit) -> Pict
     def draw(axes: Axes) -> None:
         finite = np.isfinite(values) & (values > 0)
         axes.semilogy(time[finite], values[finite], ".-", ms=3.5, lw=0.9, color=AFTER)
+        plain_ticks(axes)
         axes.set_xlabel("time [s]" if len(search) else "iteration")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=not len(search)))
         axes.set_title("half the weighed sum of squares")
 
     return drawn("convergence of the search", draw)

@@ -8,12 +8,12 @@ body { margin: 0; background: #f4f5f7; color: var(--ink); line-height: 1.5;
 main { max-width: 1120px; margin: 0 auto; padding: 24px 16px 40px; }
 header h1 { margin: 0; font-size: 30px; letter-spacing: -0.01em; overflow-wrap: anywhere; }
 header p { margin: 2px 0 20px; color: var(--grey); overflow-wrap: anywhere; }
-.cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(210px, 1fr)); margin-bottom: 16px; }
+.cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); margin-bottom: 16px; }
 .card { background: var(--ink); color: #fff; border-radius: 10px; padding: 14px 16px; }
 .card p { margin: 0; font-size: 13px; color: #c6ccd5; }
-.card strong { display: block; font-size: 19px; font-weight: 600; margin: 2px 0; font-variant-numeric: tabular-nums; }
+.card strong { display: block; font-size: 18px; font-weight: 600; margin: 2px 0; font-variant-numeric: tabular-nums; }
 section { background: #fff; border: 1px solid var(--pale); border-radius: 10px; padding: 18px 20px; margin: 0 0 16px; }
-h2 { margin: 0 0 10px; font-size: 19px; }
+h2 { margin: 0 0 10px; font-size: 18px; }
 section p, section ul { margin: 0 0 12px; max-width: 75ch; }
 section ul { padding-left: 20px; }
 .note { color: var(--grey); font-size: 14px; }
@@ -27,10 +27,12 @@ td { border-bottom: 1px solid var(--pale); }
 th, td { padding: 6px 24px 6px 0; text-align: left; vertical-align: top; }
 th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.t { white-space: nowrap; }
-td.w { min-width: 18em; }
+td.w { min-width: 12em; overflow-wrap: anywhere; }
+.judged { display: flex; justify-content: space-between; align-items: center; gap: 14px; }
 .badge { color: #fff; border-radius: 20px; padding: 1px 10px; font-size: 12.5px; white-space: nowrap; }
 .pictures { display: grid; gap: 14px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 420px), 1fr)); }
 .beside { display: grid; gap: 0 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
+.pictures.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 310px), 1fr)); }
 .pictures + .pictures { margin-top: 14px; }
 .pictures + .note { margin-top: 8px; }
 .pictures img { width: 100%; height: auto; display: block; }
@@ -44,7 +46,8 @@ footer { color: var(--grey); font-size: 13px; text-align: center; }
   section { padding: 14px 12px; }
   table { font-size: 13px; }
   th, td { padding-right: 10px; }
-  .badge { font-size: 11.5px; padding: 1px 7px; }
+  .judged { display: block; }
+  .badge { font-size: 11px; padding: 1px 8px; display: block; width: fit-content; }
 }
 @media print { body { background: #fff; } section { break-inside: avoid; } }
 """
