@@ -15,7 +15,6 @@ from knuckle.cli_logs import Reading, noise_of, read
 from knuckle.cli_networks import Learning
 from knuckle.cli_observe import check_observed, observers
 from knuckle.cli_parse import patterns, positive
-from knuckle.cli_results import HYBRID
 from knuckle.cli_run import fit_and_write
 from knuckle.cli_search import plan_of, solver_of
 from knuckle.cli_sure import Wishes
@@ -101,7 +100,7 @@ def fit(
                 "seconds": positive("--seconds", seconds),
                 "draws": draws,
             }
-            share, folder = _share(held_out, held_out_log or (), logs), _folder(robot, folder)
+            share = _share(held_out, held_out_log or (), logs)
             file = read_hybrid(robot, floating, repair_inertia)
             hybrid = chosen(file, contact, integrator)
             same = type(hybrid.integrator) is type(file.integrator)  # a step that suits one need not suit another
@@ -115,7 +114,7 @@ def fit(
             recordings, unseen = read(hybrid.model, logs, held_out_log or (), reading)
             options |= {"noise": noise_of(noise, recordings), "held_out": unseen or share}
             check_observed(hybrid.model, recordings, options["observe"])
-            folder = made_folder(folder)
+            folder = made_folder(folder or Path("runs") / f"{Path(robot).stem}_fit")
         except (ValueError, OSError) as error:
             fail(str(error))
         fit_and_write(robot, hybrid.model, recordings, logs, options, folder, wishes, reading._asdict())
@@ -156,12 +155,3 @@ def _check_something_is_free(options: dict) -> None:
             "--free none leaves nothing to fit: give --network, a .knuckle file that has networks, or --offset, --gain "
             "or --delay"
         )
-
-
-def _folder(robot: str, folder: Path | None) -> Path:
-    """Where results go; not to the place of what they come from."""
-    folder = folder or Path("runs") / f"{Path(robot).stem}_fit"
-    own = Path(robot).resolve()
-    if own.is_file() and own in [(folder / name).resolve() for name in (HYBRID, f"{own.stem}.urdf", f"{own.stem}.xml")]:
-        raise ValueError(f"--out: results in {folder} would be written over {robot}; choose another folder")
-    return folder

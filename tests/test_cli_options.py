@@ -341,11 +341,10 @@ FORM = "--free takes PATTERN, PATTERN=LOWER:UPPER, PATTERN~SPREAD or PATTERN=LOW
         ("--observe=pixels=CAMERA:tip", "--observe: pixels is no channel of one's own; the logs have none"),
         ("--next-experiment=nowhere/next.csv", "--next-experiment: there is no folder nowhere"),
         ("--posterior=1", "--posterior must be 2 or more"),
-        ("--out=FOLDER", "would be written over"),
     ],
 )  # fmt: skip
 def test_bad_options_are_one_error_that_says_what_was_expected(knuckle, tmp_path, made, words, message):
-    places = {"CAMERA": made.folder / "camera.py", "LOG": made.log, "FOLDER": made.folder}
+    places = {"CAMERA": made.folder / "camera.py", "LOG": made.log}
     for name, place in places.items():
         words = words.replace(name, str(place))
     run = knuckle("fit", made.robot, made.log, *words.split(" "))
@@ -376,7 +375,6 @@ def test_observations_that_do_not_fit_are_refused(knuckle, tmp_path, made, words
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out=FOLDER"], "would be written over"),
         (["--floating"], "--floating, --fixed and --repair-inertia are for URDF and MJCF files"),
         (["--network=link/mass"], "--network: the file has a network at link/mass, which goes on from its weights"),
         (["--contact=impulse", "--integrator=explicit"], "contact needs --integrator semi-implicit or implicit"),
@@ -385,7 +383,7 @@ def test_observations_that_do_not_fit_are_refused(knuckle, tmp_path, made, words
 )
 def test_what_contradicts_a_hybrid_file_is_refused(knuckle, made, trained, words, message):
     before = (trained / "model.knuckle").read_bytes()
-    run = knuckle("fit", trained / "model.knuckle", made.log, *(w.replace("FOLDER", str(trained)) for w in words))
+    run = knuckle("fit", trained / "model.knuckle", made.log, *words)
     assert run.exit_code == 1 and message in run.stderr and "Traceback" not in run.output, run.output
     assert (trained / "model.knuckle").read_bytes() == before
 
