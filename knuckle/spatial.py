@@ -152,6 +152,27 @@ def quaternion_conjugate(q: Quat) -> Quat:
     return jnp.concatenate([q[..., :1], -q[..., 1:]], axis=-1)
 
 
+def _products_tensor() -> np.ndarray:
+    """P[i, j, a, b] with 4 q_a q_b = (a == b) + sum_ij R_ij P_ijab for the unit quaternion q of R."""
+    tensor, eye, levi = np.zeros((3, 3, 4, 4)), np.eye(3), _levi_civita()
+    tensor[:, :, 0, 0] = eye
+    for a in range(3):
+        tensor[:, :, 0, a + 1] = tensor[:, :, a + 1, 0] = -levi[:, :, a]
+        for b in range(3):
+            tensor[:, :, a + 1, b + 1] = np.outer(eye[a], eye[b]) + np.outer(eye[b], eye[a]) - (a == b) * eye
+    return tensor
+
+
+_PRODUCTS = _products_tensor().reshape(9, 4, 4)
+
+
+def quaternion_of_rotation(R: Mat3) -> Quat:
+    """Unit quaternion of a rotation matrix, from the row of q q^T with the largest entry (Shepperd 1978)."""
+    products = jnp.eye(4, dtype=R.dtype) + contract(R.reshape(*R.shape[:-2], 9), _PRODUCTS)
+    largest = jnp.argmax(jnp.diagonal(products, axis1=-2, axis2=-1), axis=-1)
+    return normalize(jnp.take_along_axis(products, largest[..., None, None], axis=-2)[..., 0, :])
+
+
 def quaternion_exp(u: Vec3) -> Quat:
     """Unit quaternion of a rotation vector [rad]; smooth at zero."""
     squared = dot(u, u)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from knuckle.model.model import Model
 
@@ -13,7 +15,8 @@ COORDINATES = {
 }
 VELOCITIES = {"planar": ("x", "y", "angle"), "ball": ("wx", "wy", "wz"), "free": ("vx", "vy", "vz", "wx", "wy", "wz")}
 POSE = ("px", "py", "pz", "qw", "qx", "qy", "qz")  # of a body or marker: metres, quaternion wxyz
-JOINT_CHANNELS = ("q", "qd", "qdd", "tau")
+ACCELERATION = "qdd"
+JOINT_CHANNELS = ("q", "qd", ACCELERATION, "tau")
 CHANNELS = (*JOINT_CHANNELS, "control")
 POSE_PREFIX, POINT_PREFIX = "pose/", "point/"
 
@@ -91,3 +94,24 @@ def limits(model: Model) -> tuple[np.ndarray, np.ndarray]:
     limited = list(model.topology.limited)
     lower[limited], upper[limited] = np.asarray(model.lower)[limited], np.asarray(model.upper)[limited]
     return lower, upper
+
+
+def weights_of_entries(model: Model, key: str, weight: Float[Array, "sample entry"]) -> Float[Array, "sample entry"]:
+    """Weights of differences in the tangent space, which has fewer entries where there are quaternions."""
+    if key == "q" and model.nq != model.nv:
+        topology = model.topology
+        columns = []
+        for i, kind in enumerate(topology.kind):
+            a, b = int(topology.q_start[i]), int(topology.v_start[i])
+            count = int(topology.v_stop[i]) - b
+            if kind == "ball":
+                columns += [jnp.min(weight[:, a : a + 4], axis=1)] * 3
+            elif kind == "free":
+                columns += [weight[:, a + k] for k in range(3)] + [jnp.min(weight[:, a + 3 : a + 7], axis=1)] * 3
+            else:
+                columns += [weight[:, a + k] for k in range(count)]
+        return jnp.stack(columns, axis=1)
+    if key.startswith(POSE_PREFIX):
+        turning = jnp.min(weight[:, 3:], axis=1, keepdims=True)
+        return jnp.concatenate([weight[:, :3], jnp.repeat(turning, 3, axis=1)], axis=1)
+    return weight

@@ -12,7 +12,7 @@ from scipy.spatial.transform import Rotation
 from knuckle.kinematics import frame_pose
 from knuckle.model.model import State
 from knuckle.sysid.colour import colours_of, widening
-from knuckle.sysid.entries import POINT_PREFIX, POSE_PREFIX
+from knuckle.sysid.entries import ACCELERATION, POINT_PREFIX, POSE_PREFIX
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.motion import Motion, Motions
 from knuckle.sysid.recording import Channel, Recording
@@ -169,6 +169,8 @@ def _as_measured(fit: Fit, recording: Recording) -> Recording:
 def _seen(fit: Fit, key: str, recording: Recording) -> np.ndarray:
     """What a channel other than coordinates and velocities shows along a motion."""
     q, qd, model = recording["q"].values, recording["qd"].values, fit.model
+    if key == ACCELERATION:
+        return np.gradient(qd, recording.time, axis=0)
     if key in fit.simulator.observe:
         see = lambda q, qd: fit.simulator.observe[key](model, State(q, qd))  # noqa: E731
         return np.asarray(jax.vmap(see)(jnp.asarray(q), jnp.asarray(qd)))

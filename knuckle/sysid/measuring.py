@@ -49,6 +49,8 @@ def seen_through(shots: Shots, instruments: Instruments) -> Shots:
     """Starts are known less well through unknown instruments; what a late sensor saw before a start is left out."""
     if not instruments.size:
         return shots
-    there = np.arange(shots.samples) >= (shots.history if instruments.sensor_delay else 0)
-    weight = {key: np.asarray(w) * there[None, :, None] for key, w in shots.weight.items()}
+    stamps = shots.period * np.arange(shots.samples)[None] if shots.stamps is None else shots.sample_stamps
+    latest = shots.history * shots.period if instruments.sensor_delay else 0.0
+    there = np.asarray(stamps) >= latest - 1e-6 * shots.period
+    weight = {key: np.asarray(w) * there[..., None] for key, w in shots.weight.items()}
     return eqx.tree_at(lambda s: (s.weight, s.known), shots, (weight, 10 * np.asarray(shots.known)))

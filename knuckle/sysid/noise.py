@@ -9,20 +9,29 @@ import numpy as np
 
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.shots import Shots
+from knuckle.sysid.split import is_even
 
 STATE = ("q", "qd")
 DEVIATION_OF_MEDIAN = 0.6745  # median of the absolute value of noise of deviation 1
 
 
-def noise_of(values: np.ndarray, valid: np.ndarray) -> float:
+def noise_of(time: np.ndarray, values: np.ndarray, valid: np.ndarray) -> float:
     """Deviation of the noise on a channel, by third differences, which a smooth motion hardly has."""
     if len(values) < 8:
         return 1.0
-    third = np.diff(values, 3, axis=0)
+    third = np.diff(values, 3, axis=0) if is_even(time) else np.sqrt(20) * _third_differences(time, values)
     good = valid[3:] & valid[2:-1] & valid[1:-2] & valid[:-3]
     spread = np.median(np.abs(third[good])) / 0.6745 / np.sqrt(20) if good.any() else 0.0
     size = float(np.std(values[valid])) if valid.any() else 1.0
     return max(float(spread), 1e-4 * size, 1e-9)
+
+
+def _third_differences(time: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Divided differences of four samples each, of deviation 1 where the values' is."""
+    t, y = (np.lib.stride_tricks.sliding_window_view(a, 4, axis=0) for a in (time, values))
+    apart = t[:, :, None] - t[:, None, :] + np.eye(4)
+    weight = 1 / np.prod(apart / np.median(np.diff(time)), axis=2)
+    return np.einsum("tk,tnk->tn", weight / np.linalg.norm(weight, axis=1, keepdims=True), y)
 
 
 def counted_once(shots: Shots) -> Shots:

@@ -15,8 +15,8 @@ from knuckle.neural.sparsity import lasso_residuals
 from knuckle.optim import LeastSquares, LevenbergMarquardt, Smooth
 from knuckle.optim.chain import Chain
 from knuckle.optim.robust import TUNED, Loss, as_squares, rho
-from knuckle.sysid.entries import POSE_PREFIX
-from knuckle.sysid.shooting import Simulator, weights_of_entries
+from knuckle.sysid.entries import POSE_PREFIX, weights_of_entries
+from knuckle.sysid.shooting import Simulator
 from knuckle.sysid.shots import Shots
 
 INSTRUMENTS = {"offset": 0.5, "gain": 0.2, "delay": 0.02}  # deviations that are expected

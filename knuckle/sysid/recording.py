@@ -79,6 +79,7 @@ class Recording:
         *,
         q=None,
         qd=None,
+        qdd=None,
         tau=None,
         control=None,
         poses: Mapping[str, np.ndarray] | None = None,
@@ -88,7 +89,7 @@ class Recording:
         source: str = "",
     ) -> Recording:
         """A recording from arrays over time in the model's order; NaN is what was not measured."""
-        given = {"q": q, "qd": qd, "tau": tau, "control": control}
+        given = {"q": q, "qd": qd, "qdd": qdd, "tau": tau, "control": control}
         given |= {f"{POSE_PREFIX}{key}": value for key, value in (poses or {}).items()}
         given |= {f"{POINT_PREFIX}{key}": value for key, value in (points or {}).items()}
         channels = {k: _channel(k, v, names_of(model, k)) for k, v in given.items() if v is not None}

@@ -13,14 +13,15 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact.resolve import ContactModel
-from knuckle.integrate import Integrator
+from knuckle.integrate import RK4, ExplicitEuler, Integrator
 from knuckle.kinematics import frame_pose
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model, State
-from knuckle.simulate import rollout
-from knuckle.sysid.entries import POINT_PREFIX, POSE_PREFIX
+from knuckle.simulate import begin, rollout, step
+from knuckle.sysid.entries import ACCELERATION, POINT_PREFIX, POSE_PREFIX, weights_of_entries
 from knuckle.sysid.parameters import Parameters
 from knuckle.sysid.shots import Shots
+from knuckle.sysid.timing import drive, drive_at_samples, late
 from knuckle.taps import Blueprint
 
 Observe = Callable[[Model, State], Float[Array, " entry"]]
@@ -110,35 +111,77 @@ class Simulator(NamedTuple):
         return self.blueprint.with_weights(unravel(weights))
 
     def states(self, z, start: Float[Array, " 2nv"], shot: Shots) -> State:
-        """States at the samples of a piece, its start moved by `start`."""
-        model, contact, blueprint = self.used(z)
-        lag = self.instruments.parts(z[self.parameters.size :]).actuator_delay
-        nv, n = model.nv, self.substeps
-        first = State(jnp.asarray(retract(model, shot.q, start[:nv])), shot.qd + start[nv:])
-        control = _drive(shot, lag / shot.period, n)
-        options = {"integrator": self.integrator, "contact": contact, "blueprint": blueprint}
-        run = rollout(model, first, control, dt=shot.period / n, **options)
-        after = State(run.q[n - 1 :: n], run.qd[n - 1 :: n])
-        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), State(first.q, first.qd), after)
+        """States at the samples of a piece, its start moved by `start`, with what networks remember."""
+        model, n, options = self.used(z)[0], self.substeps, self._options(z)
+        first = State(jnp.asarray(retract(model, shot.q, start[: model.nv])), shot.qd + start[model.nv :])
+        dt, memory = shot.period / n, options["blueprint"] and begin(model, first, dt=shot.period, **options).memory
+        first = State(first.q, first.qd, memory=memory)
+        control = drive(shot, self.read(z).actuator_delay, n)
+        if shot.stamps is None:
+            run = rollout(model, first, control, dt=dt, **options)
+            after = jax.tree.map(lambda part: part[n - 1 :: n], State(run.q, run.qd, memory=run.memory))
+        else:
+            stamps = jnp.asarray(shot.sample_stamps)
+
+            def following(state: State, x):
+                time, span, rows = x
+                state = rollout(model, state, rows, dt=span / n, time=time, **options).last
+                return state, state
+
+            spans = stamps[:-1], jnp.diff(stamps), control.reshape(shot.samples - 1, n, model.nu)
+            _, after = jax.lax.scan(following, first, spans)
+        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, after)
+
+    def read(self, z) -> Read:
+        """Instruments at free numbers."""
+        return self.instruments.parts(z[self.parameters.size :])
+
+    def _options(self, z) -> dict:
+        _, contact, blueprint = self.used(z)
+        return {"integrator": self.integrator, "contact": contact, "blueprint": blueprint, "wrench": None}
+
+    def accelerations(self, z, states: State, shot: Shots) -> Float[Array, "sample nv"]:
+        """What the step that begins at each sample does to velocities, over its length; with RK4 the slope there."""
+        model, options, dt = self.used(z)[0], self._options(z), shot.period / self.substeps
+        if isinstance(self.integrator, RK4):
+            options["integrator"] = ExplicitEuler()
+        control = drive_at_samples(shot, self.read(z).actuator_delay, self.substeps)
+        times = shot.period * jnp.arange(shot.samples) if shot.stamps is None else jnp.asarray(shot.sample_stamps)
+
+        def one(x):
+            state, u, time = x
+            return (step(model, state, u, dt=dt, time=time, **options).qd - state.qd) / dt
+
+        return jax.lax.map(one, (states, control, times))
 
     def residuals(self, z, start, shot: Shots) -> tuple[Float[Array, " residual"], Float[Array, " 2nv"]]:
         """Weighed differences from what was measured, and where the piece ends beside where the next one starts."""
-        model, _, _ = self.used(z)
-        read = self.instruments.parts(z[self.parameters.size :])
-        states = self.states(z, start, shot)
-        seen = _late(model, states, read.sensor_delay / shot.period) if self.instruments.sensor_delay else states
+        model, read = self.used(z)[0], self.read(z)
+        states = seen = self.states(z, start, shot)
+        qdd = self.accelerations(z, states, shot) if ACCELERATION in shot.measured else None
+        if self.instruments.sensor_delay:
+            seen, qdd = late(model, states, qdd, shot, read.sensor_delay)
         parts = []
         for key, measured in shot.measured.items():
-            off = jax.vmap(lambda q, qd, y, key=key: self.difference(model, key, State(q, qd), y))(
-                seen.q, seen.qd, jnp.asarray(measured)
-            )
-            if key in read.gains:
-                simulated = jax.vmap(lambda q, qd, key=key: self._simulated(model, key, State(q, qd)))(seen.q, seen.qd)
-                off = off + read.gains[key][None] * simulated
-            off = off + read.offsets[key][None] if key in read.offsets else off
-            parts.append((off * weights_of_entries(model, key, jnp.asarray(shot.weight[key]))).reshape(-1))
-        end = jnp.concatenate([difference(model, shot.next_q, states.q[-1]), states.qd[-1] - shot.next_qd])
+            weight = weights_of_entries(model, key, jnp.asarray(shot.weight[key]))
+            parts.append((self._off(model, key, seen, qdd, jnp.asarray(measured), read) * weight).reshape(-1))
+        last = -1 if shot.last is None else shot.last
+        end = jnp.concatenate([difference(model, shot.next_q, states.q[last]), states.qd[last] - shot.next_qd])
         return jnp.concatenate(parts), jnp.asarray(shot.joined) * end
+
+    def _off(self, model: Model, key: str, seen: State, qdd, measured, read: Read) -> Float[Array, "sample entry"]:
+        """What a channel shows of states at its samples through its instrument, less what was measured."""
+
+        def simulated():
+            return qdd if key == ACCELERATION else jax.vmap(lambda *s: self._simulated(model, key, State(*s)))(*at)
+
+        at = (seen.q, seen.qd)
+        if key == ACCELERATION:
+            off = qdd - measured
+        else:
+            off = jax.vmap(lambda y, *s: self.difference(model, key, State(*s), y))(measured, *at)
+        off = off + read.gains[key][None] * simulated() if key in read.gains else off
+        return off + read.offsets[key][None] if key in read.offsets else off
 
     def difference(self, model: Model, key: str, state: State, measured) -> Float[Array, " entry"]:
         """What an instrument sees of a state, less what was measured; of rotations a vector."""
@@ -147,10 +190,8 @@ class Simulator(NamedTuple):
         if key.startswith(POSE_PREFIX):
             pose = frame_pose(model, state.q, key.removeprefix(POSE_PREFIX))
             turned = spatial.rotation_of_quaternion(measured[3:]).T @ pose.rotation
-            axis = 0.5 * jnp.stack(
-                [turned[2, 1] - turned[1, 2], turned[0, 2] - turned[2, 0], turned[1, 0] - turned[0, 1]]
-            )
-            return jnp.concatenate([pose.position - measured[:3], axis])
+            turn = spatial.quaternion_log(spatial.quaternion_of_rotation(turned))
+            return jnp.concatenate([pose.position - measured[:3], turn])
         return self._simulated(model, key, state) - measured
 
     def _simulated(self, model: Model, key: str, state: State) -> Float[Array, " entry"]:
@@ -163,64 +204,7 @@ class Simulator(NamedTuple):
             return self.observe[key](model, state)
         if key.startswith(POINT_PREFIX):
             return frame_pose(model, state.q, key.removeprefix(POINT_PREFIX)).position
-        raise ValueError(f"nothing says what {key!r} observes: give observe={{{key!r}: function(model, state)}}")
-
-
-def weights_of_entries(model: Model, key: str, weight: Float[Array, "sample entry"]) -> Float[Array, "sample entry"]:
-    """Weights of differences in the tangent space, which has fewer entries where there are quaternions."""
-    if key == "q" and model.nq != model.nv:
-        topology = model.topology
-        columns = []
-        for i, kind in enumerate(topology.kind):
-            a, b = int(topology.q_start[i]), int(topology.v_start[i])
-            count = int(topology.v_stop[i]) - b
-            if kind == "ball":
-                columns += [jnp.min(weight[:, a : a + 4], axis=1)] * 3
-            elif kind == "free":
-                columns += [weight[:, a + k] for k in range(3)] + [jnp.min(weight[:, a + 3 : a + 7], axis=1)] * 3
-            else:
-                columns += [weight[:, a + k] for k in range(count)]
-        return jnp.stack(columns, axis=1)
-    if key.startswith(POSE_PREFIX):
-        turning = jnp.min(weight[:, 3:], axis=1, keepdims=True)
-        return jnp.concatenate([weight[:, :3], jnp.repeat(turning, 3, axis=1)], axis=1)
-    return weight
-
-
-def _drive(shot: Shots, lag, substeps: int) -> Float[Array, "step nu"]:
-    """Controls of all steps as they arrive, `lag` samples late.
-
-    Linear ones are taken in the middle of each step. Held ones that are late are linear between samples too, so that
-    the lag has a derivative.
-    """
-    control, steps = jnp.asarray(shot.control), shot.samples - 1
-    if shot.linear:
-        at = shot.history + (jnp.arange(steps * substeps).astype(control.dtype) + 0.5) / substeps
-        return _between(control, at - lag)
-    if shot.history:
-        at = jnp.arange(shot.history, shot.history + steps).astype(control.dtype)
-        return jnp.repeat(_between(control, at - lag), substeps, axis=0)
-    return jnp.repeat(control[:-1], substeps, axis=0)
-
-
-def _between(control: Float[Array, "drive nu"], at: Float[Array, " step"]) -> Float[Array, "step nu"]:
-    """Controls at places between samples; held at the ends."""
-    at = jnp.clip(at, 0.0, len(control) - 1.0)
-    below = jnp.floor(at).astype(int)
-    share = (at - below.astype(at.dtype))[:, None]
-    return (1 - share) * control[below] + share * control[jnp.minimum(below + 1, len(control) - 1)]
-
-
-def _late(model: Model, states: State, lag) -> State:
-    """States `lag` samples earlier; linear between samples, along the manifold."""
-    last = len(states.q) - 1
-    at = jnp.clip(jnp.arange(last + 1).astype(states.q.dtype) - lag, 0.0, float(last))
-    below = jnp.minimum(jnp.floor(at).astype(int), last - 1)
-    share = at - below.astype(at.dtype)
-
-    def between(share, q, q_next, qd, qd_next):
-        step = share * difference(model, q, q_next)
-        return jnp.asarray(retract(model, q, step)), (1 - share) * qd + share * qd_next
-
-    q, qd = jax.vmap(between)(share, states.q[below], states.q[below + 1], states.qd[below], states.qd[below + 1])
-    return State(q, qd)
+        raise ValueError(
+            f"nothing says what {key!r} observes: give observe={{{key!r}: function(model, state)}}, or leave it out; "
+            f"on the command line --observe {key}=FILE.py:FUNCTION, or --ignore its columns"
+        )

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from scipy.signal import savgol_filter
 
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model
 from knuckle.sysid.drives import DRIVES, controls_of, drive_channel
-from knuckle.sysid.recording import Recording
-from knuckle.sysid.split import resample, segments
+from knuckle.sysid.entries import weights_of_entries
+from knuckle.sysid.findings import listed
+from knuckle.sysid.recording import Channel, Recording
+from knuckle.sysid.split import filled, is_even, segments, stretches
 
 Leaf = Array | np.ndarray
-UNEVEN = 1e-3  # share of a period that stamps may be off before a recording is brought to even times
+FARTHEST = 1.5  # periods between rows; where samples are farther apart, rows without measurements come in between
 STEADY = 11  # samples that a start is estimated from where there may be outliers
 Drive = Literal["held", "linear"]
 
@@ -36,6 +39,8 @@ class Shots(eqx.Module):
     next_q: Float[Leaf, "shot nq"]  # where the piece that follows starts
     next_qd: Float[Leaf, "shot nv"]
     joined: Float[Leaf, " shot"]  # 1 where a piece follows at once
+    stamps: Float[Leaf, "shot drive"] | None  # of the rows of `control`, since the start [s]; None: one each period
+    last: Int[Leaf, " shot"] | None  # sample that ends a piece; None: all that are joined have as many
     period: float = eqx.field(static=True)  # between samples [s]
     history: int = eqx.field(static=True)  # samples that something may come late
     samples: int = eqx.field(static=True)
@@ -45,6 +50,16 @@ class Shots(eqx.Module):
     def count(self) -> int:
         return len(self.joined)
 
+    @property
+    def longest(self) -> float:
+        """Time between samples [s], at most."""
+        return self.period if self.stamps is None else FARTHEST * self.period
+
+    @property
+    def sample_stamps(self) -> Float[Leaf, "*shot sample"] | None:
+        """Times of the samples since the start [s]; None: one each period."""
+        return None if self.stamps is None else self.stamps[..., self.history :]
+
 
 def make_shots(
     model: Model,
@@ -53,7 +68,6 @@ def make_shots(
     length: float | None,
     noise: Mapping[str, float],
     latest: float = 0.0,
-    compared: Sequence[str] | None = None,
     steady: bool = False,
     drive: Drive | None = None,
 ) -> Shots:
@@ -63,78 +77,105 @@ def make_shots(
     drive: what controls do between samples; by default commands are held, and measured torques change linearly.
     """
     period = float(np.median([r.period for r in recordings]))
-    even = [_evenly(r, period) for r in recordings]
-    channels = [key for key in even[0].channels if key not in DRIVES] if compared is None else list(compared)
-    _check_channels(even, channels)
-    runs = [segments(r, length or r.duration + period) for r in even]
+    parts = [part for r in recordings for part in stretches(filled(r, period))]
+    even = all(is_even(part.time, period) for part in parts)
+    longest = None if length is None else length + (0.0 if even else period / 2)
+    runs = [segments(part, longest or part.duration + period) for part in parts]
     samples = max(len(piece) for run in runs for piece in run)
-    history = int(np.ceil(latest / period)) if latest else 0
+    even = even and all(len(piece) == samples for run in runs for piece in run[:-1])
+    history = int(np.ceil(latest / (period if even else min(r.period for r in recordings)))) if latest else 0
+    started, channels = steady_start if steady else measured_start, _channels(recordings, noise)
+    row = _Rows(model, period, samples, history, noise, channels, started, even)
     rows = [
-        _row(model, r, piece, k, run, samples, history, noise, channels, steady)
-        for r, run in zip(even, runs, strict=True)
+        row(whole, piece, run[k + 1] if k + 1 < len(run) else None)
+        for whole, run in zip(parts, runs, strict=True)
         for k, piece in enumerate(run)
     ]
     stacked = jax.tree.map(lambda *parts: np.stack(parts), *rows)
-    linear = drive == "linear" or (drive is None and all(drive_channel(r) == "tau" for r in even))
-    return Shots(**stacked, period=period, history=history, samples=samples, linear=linear)
+    return Shots(**stacked, period=period, history=history, samples=samples, linear=_is_linear(recordings, drive))
 
 
-def _evenly(recording: Recording, period: float) -> Recording:
-    steps = np.diff(recording.time)
-    if np.all(np.abs(steps - period) <= UNEVEN * period):
-        return recording
-    return resample(recording, rate=1 / period)
-
-
-def _check_channels(recordings: Sequence[Recording], channels: Sequence[str]) -> None:
-    if not channels:
-        raise ValueError(f"there is nothing to compare in recording {recordings[0].name!r}: it has only drives")
+def _channels(recordings: Sequence[Recording], noise: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+    """What is compared, with names of the entries: all channels of known noise that some recording has."""
+    found: dict[str, tuple[str, ...]] = {}
     for r in recordings:
-        missing = [key for key in channels if key not in r.channels]
-        if missing:
-            raise ValueError(
-                f"recording {r.name!r} lacks {', '.join(missing)}, which others have; it has {', '.join(r.channels)}"
-            )
+        for key in (key for key in r.channels if key in noise and key not in DRIVES):
+            names = found.setdefault(key, r[key].names)
+            if len(names) != len(r[key].names):
+                raise ValueError(
+                    f"recording {r.name!r}: {key} has {len(r[key].names)} entries, in another recording {len(names)}"
+                )
+    if not found:
+        has = listed(recordings[0].channels)
+        raise ValueError(f"there is nothing to compare in recording {recordings[0].name!r}: it has only {has}")
+    return found
 
 
-def _row(model, whole: Recording, piece: Recording, k: int, run, samples: int, history: int, noise, channels,
-         steady: bool) -> dict:  # fmt: skip
-    """One piece as arrays of full length."""
-    estimated_start = steady_start if steady else measured_start
-    start, following = estimated_start(model, piece, noise), run[k + 1] if k + 1 < len(run) else None
-    joined = following is not None and abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
-    after = estimated_start(model, following, noise) if joined and following is not None else start
-    first = int(np.searchsorted(whole.time, piece.time[0]))
-
-    def filled(array: np.ndarray) -> np.ndarray:
-        return np.concatenate([array, np.repeat(array[-1:], samples - len(array), axis=0)])
-
-    inside = np.arange(samples) < len(piece)
-    return {
-        "q": start[0],
-        "qd": start[1],
-        "known": start[2],
-        "control": _drive(model, whole, first, samples, history),
-        "measured": {key: filled(piece[key].values) for key in channels},
-        "weight": {key: filled(piece[key].valid) * inside[:, None] / noise[key] for key in channels},
-        "next_q": after[0],
-        "next_qd": after[1],
-        "joined": np.array(float(joined)),
-    }
+def _is_linear(recordings: Sequence[Recording], drive: Drive | None) -> bool:
+    """Whether drives change linearly between samples: torques do, commands do not, both together must be said."""
+    if drive is not None:
+        return drive == "linear"
+    kinds = {drive_channel(r): r.name for r in reversed(recordings)}
+    if "control" in kinds and "tau" in kinds:
+        raise ValueError(
+            f"recording {kinds['control']!r} has controls, which are held between samples, and {kinds['tau']!r} only "
+            'torques, which change linearly: say what both do, drive="held" or "linear" (--drive), or leave one out'
+        )
+    return "tau" in kinds
 
 
-def _drive(model: Model, whole: Recording, first: int, samples: int, history: int) -> np.ndarray:
-    """Controls from `history` samples before the first on; held at the ends of the recording."""
-    values = controls_of(model, whole)
-    at = np.clip(np.arange(first - history, first + samples), 0, len(values) - 1)
-    return values[at]
+class _Rows(NamedTuple):
+    """Makes pieces into arrays of full length."""
+
+    model: Model
+    period: float
+    samples: int
+    history: int
+    noise: Mapping[str, float]
+    channels: Mapping[str, tuple[str, ...]]
+    started: Callable
+    even: bool
+
+    def __call__(self, whole: Recording, piece: Recording, following: Recording | None) -> dict:
+        """Of one piece of a stretch, and the piece after it."""
+        start = self.started(self.model, piece, self.noise)
+        joined = following is not None and abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
+        after = self.started(self.model, following, self.noise) if joined else start
+        first, inside = int(np.searchsorted(whole.time, piece.time[0])), np.arange(self.samples) < len(piece)
+        rows = np.arange(first - self.history, first + self.samples)
+        at = np.clip(rows, 0, len(whole) - 1)  # controls are held at the ends of the recording
+        seen = {key: _seen(piece, key, names) for key, names in self.channels.items()}
+        weight = {key: c.valid / self.noise[key] for key, c in seen.items()}
+        return {
+            "q": start[0],
+            "qd": start[1],
+            "known": start[2],
+            "control": controls_of(self.model, whole)[at],
+            "measured": {key: self._filled(c.values) for key, c in seen.items()},
+            "weight": {key: self._filled(w) * inside[:, None] for key, w in weight.items()},
+            "next_q": after[0],
+            "next_qd": after[1],
+            "joined": np.array(float(joined)),
+            "stamps": None if self.even else whole.time[at] + (rows - at) * self.period - piece.time[0],
+            "last": None if self.even else np.array(len(piece) - 1),
+        }
+
+    def _filled(self, array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array, np.repeat(array[-1:], self.samples - len(array), axis=0)])
+
+
+def _seen(piece: Recording, key: str, names: tuple[str, ...]) -> Channel:
+    """A channel; what a recording lacks was not measured."""
+    if key in piece.channels:
+        return piece[key]
+    nothing = Channel(np.zeros((len(piece), len(names))), np.zeros((len(piece), len(names)), bool), names)
+    return Recording(piece.time, {key: nothing})[key]
 
 
 def measured_start(model: Model, piece: Recording, noise: Mapping[str, float]):
     """Coordinates and velocities at the start of a piece, and how far off they may be (one deviation)."""
     if "q" not in piece.channels:
-        unknown = np.concatenate([np.full(model.nv, np.pi), np.full(model.nv, 10.0)])
-        return np.asarray(model.reference, float), np.zeros(model.nv), unknown
+        return np.asarray(model.reference, float), np.zeros(model.nv), _unknown(model)
     q = piece["q"].values
     window = min(len(q) - (len(q) + 1) % 2, 9)
     moved = np.stack([np.asarray(difference(model, q[0], row)) for row in q[: max(window, 2)]])
@@ -142,12 +183,32 @@ def measured_start(model: Model, piece: Recording, noise: Mapping[str, float]):
     if "qd" in piece.channels and piece["qd"].valid[0].all():
         qd, qd_off = piece["qd"].values[0], np.full(model.nv, 3 * noise["qd"])
     elif window >= 5:
-        qd = np.asarray(savgol_filter(moved, window, 2, deriv=1, delta=period, axis=0))[0]
+        qd = _first_slope(piece.time[:window], moved, period)
         qd_off = np.full(model.nv, 3 * noise["q"] / (period * window)) + 0.1 * np.abs(np.asarray(qd)) + 0.05
     else:
-        qd = (moved[-1] - moved[0]) / (period * (len(moved) - 1))
+        apart = period * (len(moved) - 1) if is_even(piece.time) else piece.time[len(moved) - 1] - piece.time[0]
+        qd = (moved[-1] - moved[0]) / apart
         qd_off = np.full(model.nv, 3 * noise["q"] / period) + 0.1 * np.abs(qd) + 0.05
-    return q[0], qd, np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
+    return q[0], qd, _known(model, piece, noise, qd_off)
+
+
+def _unknown(model: Model) -> np.ndarray:
+    return np.concatenate([np.full(model.nv, np.pi), np.full(model.nv, 10.0)])
+
+
+def _known(model: Model, piece: Recording, noise: Mapping[str, float], qd_off: np.ndarray) -> np.ndarray:
+    """How far off a start may be; of joints that the piece does not show, anything."""
+    known = np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
+    shown = jnp.asarray(piece["q"].valid.any(axis=0)[None], float)
+    seen = np.asarray(weights_of_entries(model, "q", shown))[0] > 0
+    return np.where(np.tile(seen, 2), known, np.maximum(known, _unknown(model)))
+
+
+def _first_slope(time: np.ndarray, values: np.ndarray, period: float) -> np.ndarray:
+    """That of parabolas through the samples, at the first."""
+    if is_even(time):
+        return np.asarray(savgol_filter(values, len(time), 2, deriv=1, delta=period, axis=0))[0]
+    return np.polynomial.polynomial.polyfit(time - time[0], values, 2)[1]
 
 
 def steady_start(model: Model, piece: Recording, noise: Mapping[str, float]):
@@ -158,17 +219,18 @@ def steady_start(model: Model, piece: Recording, noise: Mapping[str, float]):
     rows = piece["q"].values[: min(len(piece), STEADY)]
     apart = np.asarray(jax.vmap(lambda a: jax.vmap(lambda b: difference(model, a, b))(rows))(rows))
     centre = np.argmin(np.median(np.abs(apart).sum(axis=-1), axis=1))
-    place, speed = np.transpose([least_median(column) for column in apart[centre].T])
+    at = np.arange(len(rows)) if is_even(piece.time) else (piece.time[: len(rows)] - piece.time[0]) / piece.period
+    place, speed = np.transpose([least_median(at, column) for column in apart[centre].T])
     qd_off = 3 * noise["q"] / (piece.period * len(rows)) + 0.1 * np.abs(speed / piece.period) + 0.05
-    known = np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
+    known = _known(model, piece, noise, qd_off)
     return np.asarray(retract(model, rows[centre], place)), speed / piece.period, known
 
 
-def least_median(values: np.ndarray) -> tuple[float, float]:
-    """Value and slope at the first sample: the polynomial with the least median of absolute errors (Rousseeuw 1984),
+def least_median(at: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """Value and slope at 0: the polynomial with the least median of absolute errors (Rousseeuw 1984),
     then least squares over what is near it."""
     degree = 2 if len(values) >= 7 else 1
-    powers = np.vander(np.arange(len(values)), degree + 1, increasing=True).astype(float)
+    powers = np.vander(at, degree + 1, increasing=True).astype(float)
     through = [list(c) for c in combinations(range(len(values)), degree + 1)]
     found = np.linalg.solve(powers[through], values[through][..., None])[..., 0]
     off = np.abs(values - found @ powers.T)

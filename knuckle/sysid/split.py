@@ -9,6 +9,7 @@ import numpy as np
 
 from knuckle.sysid.recording import GAP, Channel, Recording
 
+UNEVEN = 1e-3  # share of a period that steps of even times may be off
 BLOCKS = 8  # a single run is cut into this many blocks of time, some of which are held out
 
 
@@ -106,6 +107,31 @@ def resample(recording: Recording, *, rate: float | None = None, time: np.ndarra
     new = np.array(time, float)
     channels = {key: interpolated(recording.time, channel, new, key) for key, channel in recording.channels.items()}
     return Recording(new, channels, recording.name, recording.source)
+
+
+def is_even(time: np.ndarray, period: float | None = None) -> bool:
+    steps = np.diff(time)
+    period = float(np.median(steps)) if period is None else period
+    return bool(np.all(np.abs(steps - period) <= UNEVEN * period))
+
+
+def filled(recording: Recording, period: float) -> Recording:
+    """The recording with rows in which nothing was measured where samples are far apart; gaps stay."""
+    time, steps = recording.time, np.diff(recording.time)
+    parts = np.where(steps <= GAP * recording.period, np.maximum(np.round(steps / period), 1), 1).astype(int)
+    if np.all(parts == 1):
+        return recording
+    between = [np.linspace(a, b, n, endpoint=False) for (a, b), n in zip(itertools.pairwise(time), parts, strict=True)]
+    more = resample(recording, time=np.concatenate([*between, time[-1:]]))
+    own = np.isin(more.time, time)[:, None]
+    channels = {key: Channel(c.values, c.valid & own, c.names) for key, c in more.channels.items()}
+    return Recording(more.time, channels, recording.name, recording.source)
+
+
+def stretches(recording: Recording) -> list[Recording]:
+    """Parts between gaps, of at least two samples; all of it where there is none."""
+    edges = [0, *(recording.gaps + 1).tolist(), len(recording)]
+    return [recording.at(a, b) for a, b in itertools.pairwise(edges) if b - a >= 2] if len(edges) > 2 else [recording]
 
 
 def interpolated(old: np.ndarray, channel: Channel, new: np.ndarray, key: str) -> Channel:

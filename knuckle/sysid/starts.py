@@ -13,7 +13,8 @@ from knuckle.model.joints import retract
 from knuckle.model.model import State
 from knuckle.native import jacfwd, jit
 from knuckle.optim import LeastSquares, LevenbergMarquardt, Result
-from knuckle.sysid.shooting import Simulator, weights_of_entries
+from knuckle.sysid.entries import ACCELERATION, weights_of_entries
+from knuckle.sysid.shooting import Simulator
 from knuckle.sysid.shots import Shots
 
 WINDOW = 5  # samples over which joints are taken to keep their speed
@@ -36,12 +37,19 @@ def located(simulator: Simulator, shots: Shots, seed: int = 0) -> Shots:
     """The pieces with starts that explain what was measured, as far as the description does.
 
     A recording may begin on several branches of poses (elbow up or down). From each, the motion is followed from piece
-    to piece, and the branch that explains most is taken.
+    to piece, and the branch that explains most is taken. Recordings with joint positions keep their starts.
     """
+    known = np.asarray(shots.weight["q"]).any(axis=(1, 2)) if "q" in shots.weight else np.zeros(shots.count, bool)
     poses, motion, rng = _Poses(simulator, shots), _Motion(simulator, shots), np.random.default_rng(seed)
     ends = np.flatnonzero(np.asarray(shots.joined) == 0) + 1
     runs = np.split(np.arange(shots.count), ends[ends < shots.count])
-    chains = [min((motion(run, x) for x in poses(run[0], rng)), key=lambda f: f.off) for run in runs]
+
+    def chain(run: np.ndarray) -> Followed:
+        if known[run].any():
+            return Followed(np.asarray(shots.q)[run], np.asarray(shots.qd)[run], 0.0)
+        return min((motion(run, x) for x in poses(run[0], rng)), key=lambda f: f.off)
+
+    chains = [chain(run) for run in runs]
     q, qd = (np.concatenate([getattr(chain, name) for chain in chains]) for name in ("q", "qd"))
     joined = np.asarray(shots.joined)[:, None] > 0
     following = [np.where(joined, np.roll(part, -1, axis=0), part) for part in (q, qd)]
@@ -53,14 +61,16 @@ class _Poses:
 
     def __init__(self, simulator: Simulator, shots: Shots):
         self.simulator, self.shots = simulator, shots
-        self.spread, topology = np.asarray(shots.known)[0], simulator.model.topology
+        self.spread, topology = np.asarray(shots.known).max(axis=0), simulator.model.topology
         self.turning = topology.v_start[np.array(topology.kind) == "revolute"]
         self._solved = jit(lambda x, *window: (self._off(x, *window), jacfwd(lambda x: self._off(x, *window))(x)))
 
     def __call__(self, piece: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Solutions that explain most, the best first, without those that are alike."""
         parts = (self.shots.measured, self.shots.weight)
-        window = [{key: np.asarray(a)[piece, :WINDOW] for key, a in part.items()} for part in parts]
+        window = [{k: np.asarray(a)[piece, :WINDOW] for k, a in part.items() if k != ACCELERATION} for part in parts]
+        even = self.shots.period * np.arange(self.shots.samples)
+        window.append((even if self.shots.stamps is None else np.asarray(self.shots.sample_stamps)[piece])[:WINDOW])
         size, nv, kept = len(self.spread), self.simulator.model.nv, []
         guesses = [np.zeros(size), *rng.normal(size=(GUESSES, size)) * self.spread]
         found = sorted((_searched(self._solved, guess, *window) for guess in guesses), key=lambda f: f.value)
@@ -77,7 +87,7 @@ class _Poses:
         x[self.turning] = (x[self.turning] + np.pi) % (2 * np.pi) - np.pi
         return x
 
-    def _off(self, x, measured, weight):
+    def _off(self, x, measured, weight, times):
         """Weighed differences at all samples, and how far off the reference it is, in units of what is expected."""
         model, nv, parts = self.simulator.model, self.simulator.model.nv, [x / jnp.asarray(self.spread)]
         for key, values in measured.items():
@@ -86,8 +96,7 @@ class _Poses:
                 q = jnp.asarray(retract(model, model.reference, x[:nv] + time * x[nv:]))
                 return self.simulator.difference(model, key, State(q, x[nv:]), y)
 
-            times = self.shots.period * jnp.arange(len(values)).astype(x.dtype)
-            off = jax.vmap(difference)(times, jnp.asarray(values))
+            off = jax.vmap(difference)(jnp.asarray(times), jnp.asarray(values))
             parts.append((off * weights_of_entries(model, key, jnp.asarray(weight[key]))).reshape(-1))
         return jnp.concatenate(parts)
 
@@ -98,7 +107,7 @@ class _Motion:
     def __init__(self, simulator: Simulator, shots: Shots):
         self.simulator, self.shots = simulator, shots
         self._solved = jit(lambda x, shot: (self._off(x, shot), jacfwd(lambda x: self._off(x, shot))(x)))
-        self._last = jit(lambda x, shot: jax.tree.map(lambda a: a[-1], simulator.states(self._z, x, shot)))
+        self._last = jit(self._end)
 
     @property
     def _z(self):
@@ -118,6 +127,10 @@ class _Motion:
             diverged = not (np.isfinite(end.q).all() and np.isfinite(end.qd).all())
             q, qd = starts[-1] if diverged else (end.q, end.qd)
         return Followed(np.array([start[0] for start in starts]), np.array([start[1] for start in starts]), off)
+
+    def _end(self, x, shot: Shots) -> State:
+        states, last = self.simulator.states(self._z, x, shot), -1 if shot.last is None else shot.last
+        return State(states.q[last], states.qd[last])
 
     def _off(self, x, shot: Shots):
         differences, _ = self.simulator.residuals(self._z, x, shot)

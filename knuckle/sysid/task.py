@@ -71,11 +71,11 @@ class Task(NamedTuple):
         given, noise = set(self.noise), {**_noise(train), **self.noise}
         period = float(np.median([r.period for r in train]))
         shots, instruments = self.pieces(train, noise)
-        if compiled is not None and (compiled.shots.period, compiled.shots.history) == (period, shots.history):
+        if compiled is not None and _alike(compiled.shots, shots):
             objective = compiled.on(shots)
         else:
             options = {"fixed_starts": self.loss == "one step", "robust": self.robust, "regularise": self.regularise}
-            objective = Objective(self._simulator(period, instruments), shots, **options)
+            objective = Objective(self._simulator(shots, instruments), shots, **options)
         tell = self.search.progress
         tell(f"{objective.size} free numbers, {shots.count} pieces of {shots.samples} samples, compiling")
         result, noise = solve(objective, noise, given, self.search, {"loss": self.loss, "seed": str(self.seed)})
@@ -108,19 +108,19 @@ class Task(NamedTuple):
         latest, steady = LONGEST_DELAY if self.delays else 0.0, self.robust != "squares"
         options = {"noise": noise, "latest": latest, "steady": steady, "drive": self.drive}
         shots = make_shots(self.model, recordings, length=length, **options)
-        if "q" in shots.measured:
+        if all("q" in r.channels for r in recordings):
             return shots
         self.search.progress("no joint positions: seeking where the pieces start")
         with self.search.stop.anywhere():
-            return located(self._simulator(shots.period, Instruments()), shots)
+            return located(self._simulator(shots, Instruments()), shots)
 
     def _length(self, period: float) -> float | None:
         longest = self.segment or max(0.5, 25 * period)
         return {"single shooting": None, "one step": period}.get(self.loss, longest)
 
-    def _simulator(self, period: float, instruments: Instruments) -> Simulator:
+    def _simulator(self, shots: Shots, instruments: Instruments) -> Simulator:
         longest = self.step or longest_step(self.model, self.integrator)
-        substeps = max(1, int(np.ceil(period / longest * (1 - 1e-9))))
+        substeps = max(1, int(np.ceil(shots.longest / longest * (1 - 1e-9))))
         simulator = Simulator(
             *(self.model, self.parameters, self.contact, self.integrator, self.blueprint, substeps),
             *(self.observe, instruments),
@@ -145,6 +145,11 @@ def _check_states(recordings: Sequence[Recording], delays: tuple[str, ...]) -> N
                 )
 
 
+def _alike(a: Shots, b: Shots) -> bool:
+    """Whether what is compiled for some pieces does for others."""
+    return (a.period, a.history, a.longest) == (b.period, b.history, b.longest)
+
+
 def _parts(recordings, held_out, seed) -> tuple[list[Recording], list[Recording]]:
     if not recordings:
         raise ValueError("there is no recording to fit to")
@@ -158,5 +163,5 @@ def _noise(recordings: Sequence[Recording]) -> dict[str, float]:
     for r in recordings:
         for key, channel in r.channels.items():
             if key not in DRIVES:
-                found.setdefault(key, []).append(noise_of(channel.values, channel.valid))
+                found.setdefault(key, []).append(noise_of(r.time, channel.values, channel.valid))
     return {key: float(np.median(values)) for key, values in found.items()}

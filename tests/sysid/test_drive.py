@@ -8,8 +8,8 @@ import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.integrate import RK4
 from knuckle.sysid.left import what_is_missing
-from knuckle.sysid.shooting import _drive
 from knuckle.sysid.shots import make_shots
+from knuckle.sysid.timing import drive as drive_of
 
 MODEL = robots.load("cartpole")
 FINE, EVERY = 1e-3, 20  # the truth's step [s], and steps in a sample
@@ -42,7 +42,7 @@ def test_drives_at_all_steps(log):
     options = {"length": 0.2, "noise": {"q": 1e-3}}
     piece = make_shots(MODEL, [log], **options, drive="linear")
     shot = jax.tree.map(lambda part: part[0], piece)
-    middle = np.asarray(_drive(shot, 0.0, 2))
+    middle = np.asarray(drive_of(shot, 0.0, 2))
     expected = np.interp(
         np.arange(0.25, piece.samples - 1, 0.5), np.arange(piece.samples), np.asarray(piece.control)[0, :, 0]
     )
