@@ -146,7 +146,7 @@ class Simulator(NamedTuple):
         if isinstance(self.integrator, RK4):
             options["integrator"] = ExplicitEuler()
         control = drive_at_samples(shot, self.read(z).actuator_delay, self.substeps)
-        times = shot.period * jnp.arange(shot.samples) if shot.stamps is None else jnp.asarray(shot.sample_stamps)
+        times = jnp.asarray(shot.period * np.arange(shot.samples) if shot.stamps is None else shot.sample_stamps)
 
         def one(x):
             state, u, time = x
