@@ -7,10 +7,12 @@ import numpy as np
 
 from knuckle.model.model import Model
 from knuckle.sysid.entries import POSE_PREFIX
-from knuckle.sysid.objective import Objective
+from knuckle.sysid.objective import INSTRUMENTS, Objective
 from knuckle.sysid.shooting import Instruments
 from knuckle.sysid.shots import Shots
 from knuckle.sysid.uncertainty import Certainty, Estimate, verdict
+
+FARTHER = 4.0  # deviations of an instrument that a start may be off
 
 
 def chosen_instruments(model: Model, shots: Shots, offsets, gains, delays) -> Instruments:
@@ -21,6 +23,8 @@ def chosen_instruments(model: Model, shots: Shots, offsets, gains, delays) -> In
             raise ValueError(f"{what} must be of channels that are compared ({there}), got {', '.join(unknown)}")
     if not set(delays) <= {"sensor", "actuator"}:
         raise ValueError(f"delays must be 'sensor' or 'actuator', got {', '.join(map(str, delays))}")
+    if {"sensor", "actuator"} <= set(delays):
+        raise ValueError("delays: a late sensor and a late actuator look alike, only their sum shows: free one of them")
     turned = [key for key in gains if key.startswith(POSE_PREFIX) or (key == "q" and model.nq != model.nv)]
     if turned:
         raise ValueError(f"gains: {turned[0]} holds quaternions, which have no scale")
@@ -53,4 +57,17 @@ def seen_through(shots: Shots, instruments: Instruments) -> Shots:
     latest = shots.history * shots.period if instruments.sensor_delay else 0.0
     there = np.asarray(stamps) >= latest - 1e-6 * shots.period
     weight = {key: np.asarray(w) * there[..., None] for key, w in shots.weight.items()}
-    return eqx.tree_at(lambda s: (s.weight, s.known), shots, (weight, 10 * np.asarray(shots.known)))
+    known = 10 * np.asarray(shots.known) + _hidden(shots, instruments, latest)
+    return eqx.tree_at(lambda s: (s.weight, s.known), shots, (weight, known))
+
+
+def _hidden(shots: Shots, instruments: Instruments, latest: float) -> np.ndarray:
+    """How far starts may be from where they are seen, so much that they tell next to nothing of the instruments."""
+    speed, nv = np.abs(np.asarray(shots.qd)), np.asarray(shots.qd).shape[1]
+    usual = np.sqrt(np.mean(speed**2, axis=0, keepdims=True))
+    place = latest * (speed + usual)
+    if "q" in dict(instruments.offsets):
+        place = place + FARTHER * INSTRUMENTS["offset"]
+    if "q" in dict(instruments.gains):
+        place = place + FARTHER * INSTRUMENTS["gain"] * np.abs(np.asarray(shots.q))[:, :nv]
+    return np.concatenate([place, (latest > 0) * usual + 0 * speed], axis=1)
