@@ -6,10 +6,12 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from knuckle import spatial
 from knuckle.model.model import Model
 
 Kind = Literal["positive", "zero or more", "any", "moments"]
@@ -26,6 +28,49 @@ class Family(NamedTuple):
     kind: Kind
     spread: float  # typical size of an unknown change: relative (positive, moments), else in units of `scale`
     scale: float  # typical size where the value itself is zero
+    put: Callable[[Model, Any, Any], Model] | None = None  # model, place, value; None: the value is what `find` finds
+
+    def placed(self, model: Model, place: Any, value: Float[Array, "..."]) -> Model:
+        """The model with a value at a place."""
+        if self.put is not None:
+            return self.put(model, place, value)
+        array = jnp.asarray(self.find(model))
+        return eqx.tree_at(self.find, model, array.at[place].set(value.astype(array.dtype)))
+
+
+def _no_turn(model: Model) -> np.ndarray:
+    return np.zeros((len(model.joint_names), 3))
+
+
+def _turned(model: Model, place, value) -> Model:
+    """Frames of joints turned from where they are, by a rotation vector in their own axes."""
+    turn = jnp.zeros((len(model.joint_names), 3), value.dtype).at[place].set(value)
+    turned = spatial.quaternion_product(jnp.asarray(model.rotation), spatial.quaternion_exp(turn))
+    return eqx.tree_at(lambda m: m.rotation, model, turned)
+
+
+def _with_actuators(model: Model, place, gain, column: int, bias) -> Model:
+    gains, biases = jnp.asarray(model.actuators.gain), jnp.asarray(model.actuators.bias)
+    gains = gains if gain is None else gains.at[place].set(gain)
+    return eqx.tree_at(
+        lambda m: (m.actuators.gain, m.actuators.bias), model, (gains, biases.at[place, column].set(bias))
+    )
+
+
+def _stiffer(model: Model, place, kp) -> Model:
+    return _with_actuators(model, place, kp, 1, -kp)
+
+
+def _damped(model: Model, place, kv) -> Model:
+    return _with_actuators(model, place, None, 2, -kv)
+
+
+def _faster(model: Model, place, kv) -> Model:
+    return _with_actuators(model, place, kv, 2, -kv)
+
+
+def _damping_of_servos(model: Model) -> Float[Array, " actuator"]:
+    return -model.actuators.bias[:, 2]
 
 
 FAMILIES = {
@@ -33,6 +78,7 @@ FAMILIES = {
     "com": Family("link", attrgetter("inertia.com"), "m", "any", 1.0, 0.1),
     "inertia": Family("link", attrgetter("inertia.moment"), "kg m^2", "moments", 1.0, 1.0),
     "placement": Family("joint", attrgetter("position"), "m", "any", 1.0, 0.1),
+    "rotation": Family("joint", _no_turn, "rad", "any", 1.0, 0.1, _turned),
     "damping": Family("dof", attrgetter("damping"), "N m s/rad or N s/m", "zero or more", 10.0, 0.1),
     "friction": Family("dof", attrgetter("friction"), "N m or N", "zero or more", 10.0, 0.1),
     "stiffness": Family("dof", attrgetter("stiffness"), "N m/rad or N/m", "zero or more", 10.0, 1.0),
@@ -40,6 +86,13 @@ FAMILIES = {
     "gain": Family("actuator", attrgetter("actuators.gain"), "of the actuator", "positive", 1.0, 1.0),
     "bias": Family("actuator", attrgetter("actuators.bias"), "N m or N", "any", 10.0, 0.1),
     "gravity": Family("world", attrgetter("gravity"), "m/s^2", "any", 1.0, 0.1),
+}
+POSITION_SERVO = {  # force kp (u - length) - kv velocity
+    "kp": Family("actuator", attrgetter("actuators.gain"), "N m/rad or N/m", "positive", 1.0, 1.0, _stiffer),
+    "kv": Family("actuator", _damping_of_servos, "N m s/rad or N s/m", "zero or more", 10.0, 1.0, _damped),
+}
+VELOCITY_SERVO = {  # force kv (u - velocity)
+    "kv": Family("actuator", attrgetter("actuators.gain"), "N m s/rad or N s/m", "positive", 1.0, 1.0, _faster)
 }
 CONTACT_FAMILIES = {
     "friction": Family("contact", attrgetter("friction"), "1", "zero or more", 10.0, 0.5),
@@ -68,6 +121,17 @@ def places(model: Model, name: str, family: Family) -> dict[str, Any]:
         return {f"{actuator}.{name}": (i, 0) if constant else i for i, actuator in enumerate(model.actuators.names)}
     starts, stops = topology.v_start, topology.v_stop
     return {f"{joint}.{name}": slice(int(starts[i]), int(stops[i])) for i, joint in enumerate(topology.joint_names)}
+
+
+def servo_gains(model: Model) -> dict[str, tuple[Family, int]]:
+    """kp and kv of the actuators that are servos by their gain and bias, with where they stand."""
+    gain, bias, found = np.asarray(model.actuators.gain), np.asarray(model.actuators.bias), {}
+    for i, name in enumerate(model.actuators.names):
+        by_length, by_speed = (gain[i] > 0 and np.isclose(bias[i, k], -gain[i], rtol=1e-9) for k in (1, 2))
+        damped = by_length and bias[i, 2] <= 0
+        families = POSITION_SERVO if damped else VELOCITY_SERVO if by_speed and bias[i, 1] == 0 else {}
+        found |= {f"{name}.{key}": (family, i) for key, family in families.items()}
+    return found
 
 
 def to_value(kind: Kind, start: Float[np.ndarray, "..."], scale: float, z: Float[Array, " n"]) -> Float[Array, "..."]:

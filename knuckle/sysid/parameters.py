@@ -17,7 +17,18 @@ from knuckle import native
 from knuckle.contact.pairs import contact_pairs
 from knuckle.contact.resolve import ContactModel
 from knuckle.model.model import Model
-from knuckle.sysid.families import CONTACT_FAMILIES, FAMILIES, Family, free_bounds, places, to_free, to_value
+from knuckle.sysid.families import (
+    CONTACT_FAMILIES,
+    FAMILIES,
+    POSITION_SERVO,
+    VELOCITY_SERVO,
+    Family,
+    free_bounds,
+    places,
+    servo_gains,
+    to_free,
+    to_value,
+)
 
 MOMENTS = ("xx", "yy", "zz", "xy", "xz", "yz")
 DEFAULT = ("*.mass", "*.com", "*.inertia", "*.damping", "*.friction")
@@ -131,8 +142,7 @@ class Parameters(tuple[Parameter, ...]):
                     lambda c, name=name: getattr(c, name), contact, p.value(z), is_leaf=lambda x: x is None
                 )
                 continue
-            array = jnp.asarray(p.family.find(model))
-            model = eqx.tree_at(p.family.find, model, array.at[p.place].set(p.value(z).astype(array.dtype)))
+            model = p.family.placed(model, p.place, p.value(z))
         return model, contact
 
 
@@ -142,7 +152,7 @@ def fittable(model: Model, contact: ContactModel | None = None) -> dict[str, tup
         full: (family, place)
         for name, family in FAMILIES.items()
         for full, place in places(model, name, family).items()
-    }
+    } | servo_gains(model)
     if contact is not None:
         for name, family in CONTACT_FAMILIES.items():
             if hasattr(contact, name):
@@ -180,12 +190,23 @@ def choose(
     twice = [name for name in chosen if name not in whole and name.rpartition(".")[0] in chosen]
     if twice:
         raise ValueError(f"free: {', '.join(twice)} would be free twice: by itself and as part of the whole")
+    _check_servos(chosen, there)
     made, at = [], 0
     for name in (name for name in there if name in chosen):
         parameter = _parameter(name, *there[name], model, contact, chosen[name], at)
         made.append(parameter)
         at = parameter.free.stop
     return Parameters(made)
+
+
+def _check_servos(chosen: Iterable[str], there: Mapping[str, tuple[Family, Any]]) -> None:
+    """The gain of a servo is its kp or kv, with which its bias goes."""
+    for name in chosen:
+        gain = f"{name.rpartition('.')[0]}.gain"
+        if there[name][0] in (POSITION_SERVO["kp"], VELOCITY_SERVO["kv"]) and gain in chosen:
+            raise ValueError(
+                f"free: {gain} and {name} are one number of a servo: free {name}, or else {gain} by itself"
+            )
 
 
 def _listed(names: Iterable[str]) -> str:
