@@ -69,7 +69,7 @@ def _faster(model: Model, place, kv) -> Model:
     return _with_actuators(model, place, kv, 2, -kv)
 
 
-def _damping_of_servos(model: Model) -> Float[Array, " actuator"]:
+def _damping_of_servos(model: Model) -> Float[Array | np.ndarray, " actuator"]:
     return -model.actuators.bias[:, 2]
 
 

@@ -199,9 +199,9 @@ def _unknown(model: Model) -> np.ndarray:
 def _known(model: Model, piece: Recording, noise: Mapping[str, float], qd_off: np.ndarray) -> np.ndarray:
     """How far off a start may be; of joints that the piece does not show, anything."""
     known = np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
-    shown = jnp.asarray(piece["q"].valid.any(axis=0)[None], float)
-    seen = np.asarray(weights_of_entries(model, "q", shown))[0] > 0
-    return np.where(np.tile(seen, 2), known, np.maximum(known, _unknown(model)))
+    shown = jnp.asarray(np.max(piece["q"].valid, axis=0, keepdims=True), float)
+    seen = np.asarray(weights_of_entries(model, "q", shown))[0]
+    return np.where(np.tile(seen > 0, 2), known, np.maximum(known, _unknown(model)))
 
 
 def _first_slope(time: np.ndarray, values: np.ndarray, period: float) -> np.ndarray:

@@ -39,13 +39,13 @@ def located(simulator: Simulator, shots: Shots, seed: int = 0) -> Shots:
     A recording may begin on several branches of poses (elbow up or down). From each, the motion is followed from piece
     to piece, and the branch that explains most is taken. Recordings with joint positions keep their starts.
     """
-    known = np.asarray(shots.weight["q"]).any(axis=(1, 2)) if "q" in shots.weight else np.zeros(shots.count, bool)
+    seen = np.sum(np.asarray(shots.weight["q"]), axis=(1, 2)) if "q" in shots.weight else np.zeros(shots.count)
     poses, motion, rng = _Poses(simulator, shots), _Motion(simulator, shots), np.random.default_rng(seed)
     ends = np.flatnonzero(np.asarray(shots.joined) == 0) + 1
     runs = np.split(np.arange(shots.count), ends[ends < shots.count])
 
     def chain(run: np.ndarray) -> Followed:
-        if known[run].any():
+        if np.any(seen[run] > 0):
             return Followed(np.asarray(shots.q)[run], np.asarray(shots.qd)[run], 0.0)
         return min((motion(run, x) for x in poses(run[0], rng)), key=lambda f: f.off)
 
@@ -70,10 +70,11 @@ class _Poses:
         parts = (self.shots.measured, self.shots.weight)
         window = [{k: np.asarray(a)[piece, :WINDOW] for k, a in part.items() if k != ACCELERATION} for part in parts]
         even = self.shots.period * np.arange(self.shots.samples)
-        window.append((even if self.shots.stamps is None else np.asarray(self.shots.sample_stamps)[piece])[:WINDOW])
+        times = even if self.shots.stamps is None else np.asarray(self.shots.sample_stamps)[piece]
         size, nv, kept = len(self.spread), self.simulator.model.nv, []
         guesses = [np.zeros(size), *rng.normal(size=(GUESSES, size)) * self.spread]
-        found = sorted((_searched(self._solved, guess, *window) for guess in guesses), key=lambda f: f.value)
+        given = (*window, times[:WINDOW])
+        found = sorted((_searched(self._solved, guess, *given) for guess in guesses), key=lambda f: f.value)
         for result in found:
             x = self._within_a_turn(result.x)
             apart = all(np.abs((x - other)[:nv]).max() > ALIKE for other in kept)

@@ -1,6 +1,7 @@
 """Logs whose stamps are uneven, with rows missing and pauses: measurements count at their own times, and only those."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -50,8 +51,8 @@ def test_states_are_those_at_the_stamps():
     simulator = Simulator(cart, choose(cart, ["*.mass"]), None, kn.RK4(), None, 3, {}, Instruments())
     shot = jax.tree.map(lambda part: part[0], shots)
     start = np.concatenate([np.zeros(2), -np.asarray(shot.qd)])  # at rest
-    states = simulator.states(np.zeros(2), start, shot)
-    np.testing.assert_allclose(states.q, log.q, atol=1e-6)  # steps of 4 ms against 1 ms by RK4
+    states = simulator.states(np.zeros(2), jnp.asarray(start), shot)
+    np.testing.assert_allclose(states.q, log["q"].values, atol=1e-6)  # steps of 4 ms against 1 ms by RK4
     late = make_shots(cart, [log], length=None, noise=NOISE, latest=0.1)
     shifted = np.asarray(drive(jax.tree.map(lambda part: part[0], late), 0.004, 2))
     edges = np.interp(np.arange(119) / 2, np.arange(60), log.time) - 0.004
@@ -64,7 +65,7 @@ def test_what_was_measured_stays_as_it_was_and_nothing_is_added():
     shots = make_shots(MODEL, [log], length=0.3, noise=NOISE)
     rows = np.asarray(shots.weight["q"])[..., 0] > 0
     rows[1:, 0] = False  # ends the piece before
-    np.testing.assert_array_equal(np.asarray(shots.measured["q"])[rows], log.q)
+    np.testing.assert_array_equal(np.asarray(shots.measured["q"])[rows], log["q"].values)
     ends = [np.asarray(shots.stamps)[k, last] for k, last in enumerate(np.asarray(shots.last))]
     assert shots.joined.sum() == shots.count - 1 and np.sum(ends) == pytest.approx(log.duration)
     assert np.diff(np.asarray(shots.stamps), axis=1).max() <= shots.longest * (1 + 1e-9)
@@ -78,7 +79,7 @@ def test_rows_that_are_missing_of_an_even_log_weigh_nothing_and_pauses_cut():
     seen = np.asarray(shots.weight["q"])[..., 0] > 0
     assert not seen[0, 10:12].any() and not seen[1, 7] and seen[0].sum() == 49
     np.testing.assert_array_equal(shots.joined, [1, 1, 0, 1, 0])  # 0, 0.5, 1.0 to 1.19, then 1.4 and 1.9 s
-    np.testing.assert_allclose(np.asarray(shots.q)[3], log.q[np.argmax(time > 1.395)])
+    np.testing.assert_allclose(np.asarray(shots.q)[3], log["q"].values[np.argmax(time > 1.395)])
 
 
 def test_stamps_that_are_rounded_do_not_make_pieces_end_a_sample_late():
