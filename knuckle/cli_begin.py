@@ -129,7 +129,7 @@ def _start_of(model: kn.Model, log: Recording) -> tuple[np.ndarray, np.ndarray]:
     from knuckle.sysid.noise import noise_of
     from knuckle.sysid.shots import measured_start
 
-    noise = {key: noise_of(channel.values, channel.valid) for key, channel in log.channels.items()}
+    noise = {key: noise_of(log.time, channel.values, channel.valid) for key, channel in log.channels.items()}
     q, qd, _ = measured_start(model, log, noise)
     return np.asarray(q), np.asarray(qd)
 

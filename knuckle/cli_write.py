@@ -50,7 +50,7 @@ def compare(model: kn.Model, motion: kn.Trajectory, log: Recording) -> None:
 
 def _distance(model: kn.Model, motion: kn.Trajectory, log: Recording) -> float | None:
     """Root mean square of the differences of positions that were measured, at the samples that were simulated."""
-    from knuckle.sysid.shooting import weights_of_entries
+    from knuckle.sysid.entries import weights_of_entries
 
     if "q" not in log.channels:
         return None
@@ -71,7 +71,7 @@ def _between(model: kn.Model, time: np.ndarray, q: np.ndarray, at: np.ndarray) -
     share = (at - time[before]) / (time[1] - time[0])
 
     def part(a, b, share):
-        return kn.retract(model, a, share * kn.difference(model, a, b))
+        return jnp.asarray(kn.retract(model, a, share * kn.difference(model, a, b)))
 
     return jax.vmap(part)(q[before], q[before + 1], np.clip(share, 0.0, 1.0))
 

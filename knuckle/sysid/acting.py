@@ -15,7 +15,7 @@ from knuckle.simulate import advance, begin
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.held_out import LEAST_SAMPLES, MOST_SAMPLES, PIECES
-from knuckle.sysid.shooting import _drive as driven
+from knuckle.sysid.timing import drive
 from knuckle.taps import CATALOGUE, OpenTaps
 
 AXES, MOMENTS = ("x", "y", "z"), ("xx", "yy", "zz", "xy", "xz", "yz")
@@ -86,19 +86,21 @@ def _of_piece(fit: Fit, z, start, shot) -> dict:
     simulator, n = fit.simulator, fit.simulator.substeps
     model, contact, blueprint = simulator.used(z)
     assert blueprint is not None
-    lag = simulator.instruments.parts(z[simulator.parameters.size :]).actuator_delay
     first = State(jnp.asarray(retract(model, shot.q, start[: model.nv])), shot.qd + start[model.nv :])
-    control, dt = driven(shot, lag / shot.period, n), shot.period / n
-    options = {"dt": dt, "integrator": simulator.integrator, "contact": contact, "wrench": None}
+    control, dt = drive(shot, simulator.read(z).actuator_delay, n), shot.period / n
+    options = {"integrator": simulator.integrator, "contact": contact, "wrench": None}
+    even = shot.period * np.arange(shot.samples)
+    stamps = jnp.asarray(even if shot.sample_stamps is None else shot.sample_stamps)
 
     def following(state, x):
-        number, row = x
-        taps = _Watching(blueprint, state.memory or {}, number * dt)
-        after, _ = advance(model, state, row, taps=taps, **options)
+        time, span, row = x
+        taps = _Watching(blueprint, state.memory or {}, shot.begin + time)
+        after, _ = advance(model, state, row, dt=span, taps=taps, **options)
         return after, taps.acted
 
-    numbers = jnp.arange(len(control)).astype(control.dtype)
-    _, acted = jax.lax.scan(following, begin(model, first, blueprint, **options), (numbers, control))
+    spans = jnp.repeat(jnp.diff(stamps) / n, n)
+    times = jnp.concatenate([jnp.zeros(1), jnp.cumsum(spans)[:-1]])
+    _, acted = jax.lax.scan(following, begin(model, first, blueprint, dt=dt, **options), (times, spans, control))
     return jax.tree.map(lambda values: values[::n], acted)
 
 

@@ -118,14 +118,14 @@ class Simulator(NamedTuple):
         first = State(first.q, first.qd, memory=memory)
         control = drive(shot, self.read(z).actuator_delay, n)
         if shot.stamps is None:
-            run = rollout(model, first, control, dt=dt, **options)
+            run = rollout(model, first, control, dt=dt, time=jnp.asarray(shot.begin), **options)
             after = jax.tree.map(lambda part: part[n - 1 :: n], State(run.q, run.qd, memory=run.memory))
         else:
             stamps = jnp.asarray(shot.sample_stamps)
 
             def following(state: State, x):
                 time, span, rows = x
-                state = rollout(model, state, rows, dt=span / n, time=time, **options).last
+                state = rollout(model, state, rows, dt=span / n, time=shot.begin + time, **options).last
                 return state, state
 
             spans = stamps[:-1], jnp.diff(stamps), control.reshape(shot.samples - 1, n, model.nu)
@@ -146,13 +146,13 @@ class Simulator(NamedTuple):
         if isinstance(self.integrator, RK4):
             options["integrator"] = ExplicitEuler()
         control = drive_at_samples(shot, self.read(z).actuator_delay, self.substeps)
-        times = jnp.asarray(shot.period * np.arange(shot.samples) if shot.stamps is None else shot.sample_stamps)
+        since = jnp.asarray(shot.period * np.arange(shot.samples) if shot.stamps is None else shot.sample_stamps)
 
         def one(x):
             state, u, time = x
             return (step(model, state, u, dt=dt, time=time, **options).qd - state.qd) / dt
 
-        return jax.lax.map(one, (states, control, times))
+        return jax.lax.map(one, (states, control, shot.begin + since))
 
     def residuals(self, z, start, shot: Shots) -> tuple[Float[Array, " residual"], Float[Array, " 2nv"]]:
         """Weighed differences from what was measured, and where the piece ends beside where the next one starts."""

@@ -39,6 +39,8 @@ class Shots(eqx.Module):
     next_q: Float[Leaf, "shot nq"]  # where the piece that follows starts
     next_qd: Float[Leaf, "shot nv"]
     joined: Float[Leaf, " shot"]  # 1 where a piece follows at once
+    run: Float[Leaf, " shot"]  # number of the recording that a piece is of
+    begin: Float[Leaf, " shot"]  # when it starts there [s]
     stamps: Float[Leaf, "shot drive"] | None  # of the rows of `control`, since the start [s]; None: one each period
     last: Int[Leaf, " shot"] | None  # sample that ends a piece; None: all that are joined have as many
     period: float = eqx.field(static=True)  # between samples [s]
@@ -77,7 +79,8 @@ def make_shots(
     drive: what controls do between samples; by default commands are held, and measured torques change linearly.
     """
     period = float(np.median([r.period for r in recordings]))
-    parts = [part for r in recordings for part in stretches(filled(r, period))]
+    numbered = [(k, part) for k, r in enumerate(recordings) for part in stretches(filled(r, period))]
+    parts = [part for _, part in numbered]
     even = all(is_even(part.time, period) for part in parts)
     longest = None if length is None else length + (0.0 if even else period / 2)
     runs = [segments(part, longest or part.duration + period) for part in parts]
@@ -87,8 +90,8 @@ def make_shots(
     started, channels = steady_start if steady else measured_start, _channels(recordings, noise)
     row = _Rows(model, period, samples, history, noise, channels, started, even)
     rows = [
-        row(whole, piece, run[k + 1] if k + 1 < len(run) else None)
-        for whole, run in zip(parts, runs, strict=True)
+        {"run": np.array(float(number)), **row(whole, piece, run[k + 1] if k + 1 < len(run) else None)}
+        for (number, whole), run in zip(numbered, runs, strict=True)
         for k, piece in enumerate(run)
     ]
     stacked = jax.tree.map(lambda *parts: np.stack(parts), *rows)
@@ -156,6 +159,7 @@ class _Rows(NamedTuple):
             "next_q": after[0],
             "next_qd": after[1],
             "joined": np.array(float(joined)),
+            "begin": np.array(piece.time[0]),
             "stamps": None if self.even else whole.time[at] + (rows - at) * self.period - piece.time[0],
             "last": None if self.even else np.array(len(piece) - 1),
         }

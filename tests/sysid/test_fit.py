@@ -359,3 +359,25 @@ def test_what_is_no_model_no_recording_and_no_bound_is_refused_with_what_to_give
         sysid.fit(MODEL, log, {"*.mass": (-1.0, 1.0)})
     assert [p.name for p in choose(MODEL, "*.mass")] == ["upper.mass", "lower.mass"]
     assert np.all(np.isfinite(choose(MODEL, {"*.mass": (0.0, 3.0)}).lower))
+
+
+class Swell(eqx.Module):
+    """A force on each joint that comes and goes with time."""
+
+    size: jax.Array
+
+    def __call__(self, time):
+        return self.size * jnp.sin(3 * time)
+
+
+def test_networks_see_the_time_of_the_recording_in_every_piece():
+    swelling = lambda size: kn.Blueprint({"joint/force": kn.Augment(Swell(size), "time", zero_start=False)})  # noqa: E731
+    with jax.enable_x64(True):
+        real, start = swelling(jnp.array([0.5, -0.2])), MODEL.state(np.array([0.5, 0.2]))
+        options = {"dt": 0.005, "steps": 400, "integrator": kn.RK4(), "native": True}
+        motion = kn.rollout(MODEL, start, blueprint=real, **options)
+        q = np.asarray(motion.q)[1::2] + 1e-4 * np.random.default_rng(0).normal(size=(200, 2))
+        log = sysid.Recording.of(MODEL, np.asarray(motion.time)[1::2], q=q)
+        fit = sysid.fit(MODEL, log, [], blueprint=swelling(jnp.array([0.1, 0.1])), held_out=0)
+        again = kn.rollout(MODEL, start, blueprint=fit.blueprint, **options)
+    np.testing.assert_allclose(again.q, motion.q, atol=1e-3)  # with times that begin anew in each piece 0.07
