@@ -124,7 +124,8 @@ def filled(recording: Recording, period: float) -> Recording:
     between = [np.linspace(a, b, n, endpoint=False) for (a, b), n in zip(itertools.pairwise(time), parts, strict=True)]
     more = resample(recording, time=np.concatenate([*between, time[-1:]]))
     own = np.isin(more.time, time)[:, None]
-    channels = {key: Channel(c.values, c.valid & own, c.names) for key, c in more.channels.items()}
+    held = {key: np.where(own, c.valid, key == "control") for key, c in more.channels.items()}  # not interpolated again
+    channels = {key: Channel(c.values, held[key], c.names) for key, c in more.channels.items()}
     return Recording(more.time, channels, recording.name, recording.source)
 
 

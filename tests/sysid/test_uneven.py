@@ -82,6 +82,13 @@ def test_rows_that_are_missing_of_an_even_log_weigh_nothing_and_pauses_cut():
     np.testing.assert_allclose(np.asarray(shots.q)[3], log["q"].values[np.argmax(time > 1.395)])
 
 
+def test_commands_hold_over_rows_that_are_missing():
+    cart, control = robots.load("cartpole"), np.repeat(np.arange(8.0), 5)[:, None]
+    kept = np.delete(np.arange(40), [9, 13, 18, 19])  # some just before the next command
+    log = kn.Recording.of(cart, 0.01 * kept, q=np.zeros((36, 2)), control=control[kept])
+    np.testing.assert_array_equal(make_shots(cart, [log], length=None, noise=NOISE).control[0], control)
+
+
 def test_stamps_that_are_rounded_do_not_make_pieces_end_a_sample_late():
     """Of two pieces of 50 steps the first takes 166667 us, the second 166666: one sample more than 1/6 s holds."""
     time = np.round(np.arange(400) / 300, 6)
