@@ -13,7 +13,7 @@ from knuckle import cli_options as o
 from knuckle.cli_common import chosen, fail, made_folder, out, plain, read_hybrid
 from knuckle.cli_logs import Reading, noise_of, read
 from knuckle.cli_networks import Learning
-from knuckle.cli_observe import check_observed, observers
+from knuckle.cli_observe import observers
 from knuckle.cli_parse import patterns, positive
 from knuckle.cli_run import fit_and_write
 from knuckle.cli_search import plan_of, solver_of
@@ -78,6 +78,8 @@ def fit(
     folder: o.Folder = None,
 ) -> None:
     """Fit a robot, and networks inside it, to logs of what it did; Ctrl-C keeps what was found so far."""
+    from knuckle.sysid.compared import check_compared
+
     with jax.enable_x64(True):
         try:
             wishes = Wishes(posterior, next_experiment, next_speed).checked()
@@ -112,8 +114,8 @@ def fit(
             _check_something_is_free(options)
             reading = Reading(column, ignore, units, quaternion, rate, max_bytes, shift)
             recordings, unseen = read(hybrid.model, logs, held_out_log or (), reading)
-            options |= {"noise": noise_of(noise, recordings), "held_out": unseen or share}
-            check_observed(hybrid.model, recordings, options["observe"])
+            options |= {"noise": noise_of(noise), "held_out": unseen or share}
+            check_compared(hybrid.model, recordings, options["observe"], options["noise"])
             folder = made_folder(folder or Path("runs") / f"{Path(robot).stem}_fit")
         except (ValueError, OSError) as error:
             fail(str(error))

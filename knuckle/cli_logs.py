@@ -80,17 +80,9 @@ def channels_of(recordings: Sequence[Recording]) -> list[str]:
     return list(dict.fromkeys(key for r in recordings for key in r.channels))
 
 
-def noise_of(texts: Sequence[str] | None, recordings: Sequence[Recording]) -> dict[str, float]:
-    """Deviations by channel, of channels that are compared."""
-    from knuckle.sysid.drives import DRIVES
-
-    found = numbers(texts, "--noise", "CHANNEL=VALUE")
-    compared = [key for key in channels_of(recordings) if key not in DRIVES]
-    for channel, value in found.items():
-        positive(f"--noise {channel}", value)
-        if channel not in compared:
-            raise ValueError(f"--noise: {channel} is not compared; compared are {', '.join(compared)}")
-    return found
+def noise_of(texts: Sequence[str] | None) -> dict[str, float]:
+    """Deviations by channel."""
+    return numbers(texts, "--noise", "CHANNEL=VALUE")
 
 
 def _show(model: kn.Model, found: Recordings, unseen: Sequence[Recording]) -> None:

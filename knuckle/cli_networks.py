@@ -107,8 +107,6 @@ def _read(tap: str, inputs: Sequence[str], order: Sequence[str]) -> list[str]:
     """Taps whose values are read: those before the tap itself, or any of the step before ("previous q")."""
     found = [name.removeprefix(PREVIOUS) for name in inputs]
     unknown = [name for name in found if name not in order]
-    if "time" in found:
-        raise ValueError("--inputs: time begins anew in each piece of a fit; choose another tap")
     if unknown:
         raise ValueError(f"--inputs: there is no tap {unknown[0]!r}; there are {', '.join(order)}")
     early = [name for name in inputs if not name.startswith(PREVIOUS) and order.index(name) >= order.index(tap)]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-
 import knuckle as kn
 from knuckle.cli_parse import pairs
 
 if TYPE_CHECKING:
-    from knuckle.sysid import Recording
+    pass
 
 FORM = "CHANNEL=FILE.py:FUNCTION"
 
@@ -44,10 +40,12 @@ def loaded(observed: Observed) -> Callable[..., Any]:
     module = ModuleType(f"{Path(observed.path).stem} (--observe)")
     module.__file__ = observed.path
     sys.modules[module.__name__] = module  # dataclasses look there
+    from knuckle.sysid.compared import in_words
+
     try:
         exec(compile(observed.source, observed.path, "exec"), module.__dict__)
     except Exception as error:
-        raise ValueError(f"--observe: {observed.path} cannot be run: {_in_words(error, observed.path)}") from error
+        raise ValueError(f"--observe: {observed.path} cannot be run: {in_words(error)}") from error
     found = getattr(module, observed.name, None)
     if not callable(found):
         functions = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
@@ -69,43 +67,3 @@ def observers(texts: Sequence[str] | None) -> dict[str, Observed]:
         found[channel] = Observed(path, name, Path(path).read_text(encoding="utf-8"))
         loaded(found[channel])
     return found
-
-
-def check_observed(model: kn.Model, recordings: Sequence[Recording], observe: Mapping[str, Observed]) -> None:
-    """Each channel that is compared has a meaning, and each function gives as many numbers as were measured."""
-    from knuckle.sysid.drives import DRIVES
-    from knuckle.sysid.entries import POINT_PREFIX, POSE_PREFIX
-
-    compared = {key: channel for r in recordings for key, channel in r.channels.items() if key not in DRIVES}
-    for key, function in observe.items():
-        if key not in compared or key in ("q", "qd") or key.startswith(POSE_PREFIX):
-            own = [name for name in compared if name not in ("q", "qd") and not name.startswith(POSE_PREFIX)]
-            raise ValueError(
-                f"--observe: {key} is no channel of one's own; the logs have {', '.join(own) or 'none'} "
-                f"(--column 'NAME={key} ENTRY' makes one of a column)"
-            )
-        _check_shape(model, key, function, len(compared[key].names))
-    for key in compared:
-        if key not in observe and key not in ("q", "qd") and not key.startswith((POSE_PREFIX, POINT_PREFIX)):
-            raise ValueError(
-                f"nothing says what the channel {key} measures: give --observe {key}=FILE.py:FUNCTION, a "
-                f"function(model, state), or leave its columns out by --ignore"
-            )
-
-
-def _check_shape(model: kn.Model, key: str, function: Observed, entries: int) -> None:
-    try:
-        given = jax.eval_shape(function, *jax.tree.map(jnp.asarray, (model, model.state())))
-    except Exception as error:
-        raise ValueError(f"--observe: {function} fails: {_in_words(error, function.path)}") from error
-    shape = getattr(given, "shape", None)
-    if shape != (entries,) and not (shape == () and entries == 1):
-        got = type(given).__name__ if shape is None else f"shape {shape}"
-        raise ValueError(f"--observe: {function} must give the {entries} numbers of {key} as one array, got {got}")
-
-
-def _in_words(error: Exception, path: str) -> str:
-    """The error, and the line of the file where it came up."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}{f': {text}' if text else ''}{f' (line {lines[-1]})' if lines else ''}"

@@ -224,6 +224,8 @@ def _prior(pattern: str, prior) -> Prior:
     if prior is None:
         return Prior()
     if isinstance(prior, Prior):
+        if prior.spread is not None and not 0 < prior.spread < np.inf:
+            raise ValueError(f"free: the spread of {pattern!r} must be positive, got {prior.spread}")
         return prior
     if isinstance(prior, tuple) and len(prior) == 2:
         return Prior(*map(float, prior))

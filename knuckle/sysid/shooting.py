@@ -18,6 +18,7 @@ from knuckle.kinematics import frame_pose
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model, State
 from knuckle.simulate import begin, rollout, step
+from knuckle.sysid.compared import meaningless
 from knuckle.sysid.entries import ACCELERATION, POINT_PREFIX, POSE_PREFIX, weights_of_entries
 from knuckle.sysid.parameters import Parameters
 from knuckle.sysid.shots import Shots
@@ -204,7 +205,4 @@ class Simulator(NamedTuple):
             return self.observe[key](model, state)
         if key.startswith(POINT_PREFIX):
             return frame_pose(model, state.q, key.removeprefix(POINT_PREFIX)).position
-        raise ValueError(
-            f"nothing says what {key!r} observes: give observe={{{key!r}: function(model, state)}}, or leave it out; "
-            f"on the command line --observe {key}=FILE.py:FUNCTION, or --ignore its columns"
-        )
+        raise ValueError(meaningless(key))

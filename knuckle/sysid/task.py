@@ -12,6 +12,7 @@ from knuckle.integrate import Integrator
 from knuckle.model.model import Model
 from knuckle.optim import Result
 from knuckle.optim.robust import Loss as Robust
+from knuckle.sysid.compared import check_compared
 from knuckle.sysid.drives import DRIVES
 from knuckle.sysid.findings import listed
 from knuckle.sysid.held_out import HeldOut, held_out_errors
@@ -68,6 +69,7 @@ class Task(NamedTuple):
         if self.loss == "one step":
             _check_states(recordings, self.delays)
         train, test = _parts(recordings, self.held_out, self.seed)
+        check_compared(self.model, train, self.observe, self.noise)
         given, noise = set(self.noise), {**_noise(train), **self.noise}
         period = float(np.median([r.period for r in train]))
         shots, instruments = self.pieces(train, noise)

@@ -255,6 +255,18 @@ def test_points_poses_and_observations_of_ones_own_are_compared():
     assert fit["lower.mass"].value == pytest.approx(0.6, rel=1e-4)
     with pytest.raises(ValueError, match="nothing says what 'height' observes"):
         sysid.fit(MODEL, seen, FREE, **options)
+    wrong = {
+        "higth is not compared; compared are": {"observe": {"height": observed}, "noise": {"higth": 1.0}},
+        "that of height must be a positive deviation, got 0": {"observe": {"height": observed}, "noise": {"height": 0}},
+        "q is no channel of one's own; the recordings have point/tip, height": {"observe": {"q": observed}},
+        r"must give the 1 numbers of height as one array, got shape \(2,\)": {"observe": {"height": lambda m, s: s.q}},
+        r"fails: TypeError: .* \(.*test_fit.py, line": {"observe": {"height": lambda m, s: None + s.q}},
+    }
+    for message, mistake in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            sysid.fit(MODEL, seen, FREE, **options | mistake)
+    with pytest.raises(ValueError, match=r"the spread of '\*.mass' must be positive, got -1"):
+        sysid.fit(MODEL, seen, {"*.mass": Prior(spread=-1)}, observe={"height": observed}, **options)
 
 
 def test_a_network_learns_what_the_model_leaves_out():
