@@ -52,6 +52,8 @@ class Mechanism:
     options: dict = field(default_factory=dict)  # of the fit
     truths: int = 200  # that a study draws
     colour: float = 0.0  # correlation of the noise of neighbouring samples
+    late: int = 0  # steps of the truth that a stamp may be early or late
+    lost: float = 0.0  # share of samples that are not in the log
 
 
 class Truth(NamedTuple):
@@ -73,6 +75,12 @@ def double_pendulum_coloured() -> Mechanism:
     """The same with noise that is not white."""
     about = "the same; noise correlates by 0.9 from sample to sample"
     return replace(double_pendulum(), name="double pendulum, coloured noise", about=about, colour=0.9)
+
+
+def double_pendulum_uneven() -> Mechanism:
+    """The same with stamps that are not even."""
+    about = "the same; stamps up to a quarter of a period early or late, and one sample in ten lost"
+    return replace(double_pendulum(), name="double pendulum, uneven stamps", about=about, late=2, lost=0.1)
 
 
 def cartpole() -> Mechanism:
@@ -133,6 +141,7 @@ def quadruped_standing() -> Mechanism:
 MECHANISMS = {
     "double_pendulum": double_pendulum,
     "double_pendulum_coloured": double_pendulum_coloured,
+    "double_pendulum_uneven": double_pendulum_uneven,
     "cartpole": cartpole,
     "arm": arm,
     "quadruped": quadruped,
@@ -226,17 +235,17 @@ class Log:
         self.measure = native.jit(jax.vmap(lambda q, off: jnp.asarray(retract(mechanism.model, q, off))))
 
     def _move(self, truth: Truth, q, qd, drive):
-        """States and controls at the samples; controls are held in between."""
+        """Coordinates at all steps, and controls at the samples, held in between."""
         integrator = kn.RK4() if truth.contact is None else kn.SemiImplicitEuler()
         options = {"dt": PERIOD / FINE, "steps": FINE, "integrator": integrator, "contact": truth.contact}
 
         def sample(state, target):
             u = self._torque(state, target) if self.mechanism.tracked else target
             run = kn.rollout(truth.model, state, jnp.repeat(u[None], FINE, axis=0), **options)
-            return run.last, (state.q, u)
+            return run.last, (jnp.concatenate([state.q[None], run.q[:-1]]), u)
 
         _, (q, u) = jax.lax.scan(sample, kn.State(q, qd), drive)
-        return q, u
+        return q.reshape(-1, q.shape[-1]), u
 
     def _torque(self, state, target):
         """Towards a path by the description's inverse dynamics."""
@@ -250,7 +259,18 @@ class Log:
             start, speed = m.start(rng), np.zeros(m.model.nv) if m.speed is None else m.speed(rng)
             q, u = (np.asarray(a) for a in self.move(truth, start, speed, m.drive(rng, n)))
             noise = m.noise * coloured(rng.normal(size=(n, m.model.nv)), m.colour)
-            noisy = np.asarray(self.measure(q, noise))
-            channels = {"q": noisy, "control": u if m.model.nu else None}
-            found.append(sysid.Recording.of(m.model, PERIOD * np.arange(n), **channels, name=f"run {number}"))
+            steps, there = self._sampled(rng, n)
+            noisy = np.asarray(self.measure(q[steps], noise))
+            channels = {"q": noisy[there], "control": u[there] if m.model.nu else None}
+            found.append(sysid.Recording.of(m.model, PERIOD / FINE * steps[there], **channels, name=f"run {number}"))
         return found
+
+    def _sampled(self, rng: Random, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Steps at which samples are taken, and which of these are in the log."""
+        late, lost = self.mechanism.late, self.mechanism.lost
+        steps, there = FINE * np.arange(n), np.ones(n, bool)
+        if late:
+            steps[1:-1] += rng.integers(-late, late + 1, size=n - 2)
+        if lost:
+            there[rng.choice(np.arange(1, n - 1), size=round(lost * n), replace=False)] = False
+        return steps, there
