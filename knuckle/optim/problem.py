@@ -106,6 +106,10 @@ class Problem(ABC):
         one_sided = np.where(x < self.lower, 2 * self.lower - x, np.where(x > self.upper, 2 * self.upper - x, x))
         return np.clip(np.where(both, folded, one_sided), self.lower, self.upper)
 
+    def value(self, x: Vector) -> float:
+        """The number to be minimised alone."""
+        return self.value_and_gradient(x)[0]
+
     @abstractmethod
     def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """The number to be minimised and its gradient."""
@@ -165,15 +169,29 @@ class Smooth(Problem):
 
 
 class Stochastic(Problem):
-    """A mean over `samples`; `function(x, rows)` returns value and gradient over the given rows only."""
+    """A mean over `samples`; `function(x, rows)` returns value and gradient over the given rows only.
 
-    function: Callable[[Vector, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    `look(x)` returns the value over all of them alone, where that is much cheaper.
+    """
 
-    def __init__(self, function: Callable, size: int, *, samples: int, **bounds):
+    function: Callable[[Vector, np.ndarray], tuple[np.ndarray | float, np.ndarray]]
+
+    def __init__(
+        self,
+        function: Callable,
+        size: int,
+        *,
+        samples: int,
+        look: Callable[[Vector], float] | None = None,
+        **bounds,
+    ):
         if samples < 1:
             raise ValueError(f"samples: expected at least 1, got {samples}")
         super().__init__(function, size, **bounds)
-        self.samples = samples
+        self.samples, self.look = samples, look
+
+    def value(self, x: Vector) -> float:
+        return self.value_and_gradient(x)[0] if self.look is None else float(self.look(x))
 
     def on_rows(self, x: Vector, rows: np.ndarray) -> tuple[float, Vector]:
         value, gradient = self.function(x, rows)

@@ -95,7 +95,7 @@ def colours_of(objective: Objective, x: np.ndarray, jacobian: Chain) -> dict[str
     if not telling:
         return {}
     rows = _rows_of(jacobian, _left(objective, x), partial(_series, objective))
-    return _colours(rows, telling, _without_data(jacobian, objective.look(x)))
+    return _colours(rows, telling, _without_data(jacobian, objective.told(x)[0]))
 
 
 def widening(objective: Objective, jacobian: Chain, colours: Mapping[str, Colour]) -> np.ndarray | None:

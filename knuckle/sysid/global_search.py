@@ -10,6 +10,7 @@ from typing import Any, Literal
 from knuckle.optim import LocalSolver, Problem, Progress, Result, basin_hopping, population_search
 from knuckle.optim.robust import Loss
 from knuckle.optim.workers import WorkerPlan
+from knuckle.sysid.many import Pieces
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.saved import Saved
 from knuckle.sysid.shooting import Simulator
@@ -30,17 +31,18 @@ class Rebuild:
     tolerance: float
     regularise: Regularise
     by_residuals: bool
+    threads: int | None  # of each worker
 
     @classmethod
-    def of(cls, objective: Objective, by_residuals: bool) -> Rebuild:
+    def of(cls, objective: Objective, by_residuals: bool, threads: int | None) -> Rebuild:
         o = objective
-        return cls(o.simulator, o.shots, o.fixed_starts, o.robust, o.tolerance, o.regularise, by_residuals)
+        return cls(o.simulator, o.shots, o.fixed_starts, o.robust, o.tolerance, o.regularise, by_residuals, threads)
 
     def __call__(self) -> Problem:
         options = {"fixed_starts": self.fixed_starts, "robust": self.robust, "regularise": self.regularise}
-        objective = Objective(self.simulator, self.shots, **options)
+        objective = Objective(self.simulator, self.shots, threads=self.threads, **options)
         objective.tolerance = self.tolerance
-        return objective.problem() if self.by_residuals else objective.smooth()
+        return objective.problem() if self.by_residuals else Pieces(objective)
 
 
 def searched(
@@ -70,7 +72,7 @@ def searched(
         "resume": resume and saved.rounds is not None and saved.rounds.exists(),
         "progress": progress,
     }
-    build = Rebuild.of(objective, by_residuals)
+    build = Rebuild.of(objective, by_residuals, threads=None if workers == 0 else 1)
     if method == "population":
         return population_search(build, objective.first, refined=1, **options)
     return basin_hopping(build, objective.first, per_round=PER_ROUND, **options)

@@ -25,7 +25,7 @@ def beginning_anew(objective: Objective, x: np.ndarray) -> float:
     """
     if not tied(objective):
         return 0.0
-    residuals, jacobian = objective(x)
+    residuals, jacobian = objective.told(x)
     data, ties, alone, own = jacobian.split(residuals)
     count = 2 * objective.nv * np.count_nonzero(np.asarray(objective.shots.joined))
 

@@ -65,7 +65,7 @@ def noise_left(objective: Objective, x: np.ndarray) -> dict[str, float]:
         middles = {key: np.median(np.abs(part)) if part.size else 0.0 for key, part in parts.items()}
         return {key: max(float(middle) / DEVIATION_OF_MEDIAN, 1e-6) for key, middle in middles.items()}
     shots, found, at = objective.shots, {}, 0
-    leverage = objective(x)[1].leverage()
+    leverage = objective.told(x)[1].leverage()
     for key, part in parts.items():
         width = objective.entries(key) * shots.samples
         taken = leverage[:, at : at + width].sum()
@@ -86,6 +86,6 @@ def log_evidence(objective: Objective, x: np.ndarray) -> float:
     Laplace's approximation (MacKay, Bayesian interpolation, 1992): what is left, the ties' own normalisation, and the
     volume of what remains possible.
     """
-    r, J = objective(x)
+    r, J = objective.told(x)
     ties = 2 * objective.nv * np.count_nonzero(np.asarray(objective.shots.joined))
     return float(-0.5 * r @ r + ties * np.log(objective.continuity) - 0.5 * J.normal().log_determinant())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,11 @@ import numpy as np
 
 from knuckle.native import jacfwd, jit
 from knuckle.neural.sparsity import lasso_residuals
-from knuckle.optim import LeastSquares, LevenbergMarquardt, Smooth
+from knuckle.optim import LeastSquares, LevenbergMarquardt
 from knuckle.optim.chain import Chain
 from knuckle.optim.robust import TUNED, Loss, as_squares, rho
 from knuckle.sysid.entries import POSE_PREFIX, weights_of_entries
+from knuckle.sysid.many import MANY, over_pieces, seen_by_data
 from knuckle.sysid.shooting import Simulator
 from knuckle.sysid.shots import Shots
 
@@ -49,17 +51,26 @@ class Objective:
         fixed_starts: bool = False,
         robust: Loss = "squares",
         regularise: Regularise = Regularise(),
+        threads: int | None = None,
     ):
         self.simulator, self.shots, self.fixed_starts = simulator, shots, fixed_starts
         self.size, self.nv = simulator.size, simulator.model.nv
         self.continuity, self.regularise = continuity, regularise
         self.robust: Loss = robust
         self.tolerance = TUNED[robust]  # residuals beyond this many deviations count less
-        self._lasso_size = self._count_lassos()
+        self.threads = threads  # over pieces; by default all cores
+        self.lasso_size = self._count_lassos()
         self._native = jit(self._pieces)
-        self._shrunk = jit(lambda w: (self._lassos(w), jacfwd(self._lassos)(w)))
-        self._values = jit(self._piece_values)
-        self._scalar = jit(jax.value_and_grad(self._half_squares))
+        self._shrunk = jit(lambda w: (self.lassos(w), jacfwd(self.lassos)(w)))
+        self._values = over_pieces(self.piece, (None, 0, 0), self.size, threads)
+        self._with_slope = over_pieces(self.with_slope, (None, 0, 0), self.size, threads)
+        self.programs: dict[str, Any] = {}  # what else is compiled
+
+    def program(self, name: str, make: Callable[[], Callable]) -> Callable:
+        """What was made under this name, or is now."""
+        if name not in self.programs:
+            self.programs[name] = make()
+        return self.programs[name]
 
     def on(self, shots: Shots) -> Objective:
         """The same for other pieces, with what is compiled already; soft ties as at the start."""
@@ -92,8 +103,7 @@ class Objective:
             return x
 
         def function(starts: np.ndarray):
-            r, J = self(np.concatenate([x[: self.size], starts]))
-            return r, J.of_own()
+            return self.by_own(np.concatenate([x[: self.size], starts]))
 
         solver = LevenbergMarquardt(max_iterations=iterations)
         found = solver(LeastSquares(function, self.start_size), x[self.size :])
@@ -143,7 +153,17 @@ class Objective:
     def __call__(self, x: np.ndarray) -> tuple[np.ndarray, Chain]:
         """Residuals and their Jacobian."""
         y, by_z, by_start = (np.asarray(a) for a in self._native(x[: self.size], self.starts(x), self.shots))
-        return self._residuals(x, y), self._jacobian(x, y, by_z, by_start)
+        return self._residuals(x, y), self.jacobian(y, by_z, by_start, self._alone(x))
+
+    def told(self, x: np.ndarray) -> tuple[np.ndarray, Chain]:
+        """The same to judge by what data tell: of many weights, along the directions that data see most."""
+        return self(x) if self.size <= MANY else seen_by_data(self, x)
+
+    def by_own(self, x: np.ndarray) -> tuple[np.ndarray, Chain]:
+        """Residuals and their Jacobian by the starts of pieces alone."""
+        y, by_start = (np.asarray(a) for a in self._with_slope(x[: self.size], self.starts(x), self.shots))
+        none = np.zeros((*y.shape, 0)), np.zeros((self.lasso_size + self.size, 0))
+        return self._residuals(x, y), self.jacobian(y, none[0], by_start, none[1])
 
     def look(self, x: np.ndarray) -> np.ndarray:
         """Residuals alone."""
@@ -162,37 +182,11 @@ class Objective:
 
         return jax.lax.map(of_one, (starts, shots))
 
-    def _piece_values(self, z, starts, shots: Shots):
-        return jax.lax.map(lambda args: self.piece(z, *args), (starts, shots))
+    def with_slope(self, z, start, shot: Shots):
+        """Residuals of one piece, and their change with its start."""
+        return self.piece(z, start, shot), jacfwd(lambda start: self.piece(z, start, shot))(start)
 
-    def smooth(self) -> Smooth:
-        """The same as one number and its gradient, by reverse mode: for many weights."""
-        problem = self.problem()
-        names = ("lower", "upper", "names", "reach")
-        bounds = {name: getattr(problem, name) for name in names}
-
-        def function(x):
-            value, gradient = self._scalar(x, self.shots, np.float64(self.tolerance), self._tie_weight())
-            return np.asarray(value), np.asarray(gradient)
-
-        return Smooth(function, problem.size, **bounds)
-
-    def _half_squares(self, x, shots: Shots, tolerance, tie):
-        z, count, ends = x[: self.size], shots.count, 2 * self.nv
-        free = jnp.zeros((count, ends)) if self.fixed_starts else x[self.size :].reshape(count, ends)
-        starts = free * shots.known
-        y = self._piece_values(z, starts, shots)
-        following = jnp.concatenate([starts[1:], starts[:1]])
-        apart = (y[:, -ends:] - following) * shots.joined[:, None] * tie[None]
-        data, _ = rho(self.robust, (y[:, :-ends] / tolerance) ** 2, jnp)
-        parts = [z / jnp.asarray(self.prior), x[self.size :]]
-        if self._lasso_size:
-            parts.append(self._lassos(z[self.simulator.physical :]))
-        if not self.fixed_starts:
-            parts.append(apart.reshape(-1))
-        return 0.5 * tolerance**2 * jnp.sum(data) + 0.5 * sum(jnp.sum(part**2) for part in parts)
-
-    def _lassos(self, weights):
+    def lassos(self, weights):
         """Residuals that stand for the lassos on networks."""
         _, group, element = self.regularise
         return lasso_residuals(self.simulator.networks(weights), group, element)
@@ -200,7 +194,7 @@ class Objective:
     def _count_lassos(self) -> int:
         if not (self.regularise.group_lasso or self.regularise.lasso) or self.simulator.blueprint is None:
             return 0
-        return jax.eval_shape(self._lassos, jnp.zeros(self.size - self.simulator.physical)).size
+        return jax.eval_shape(self.lassos, jnp.zeros(self.size - self.simulator.physical)).size
 
     def values(self, x: np.ndarray) -> np.ndarray:
         """Weighed residuals of each piece, without their derivative."""
@@ -223,22 +217,26 @@ class Objective:
 
     def _residuals(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Data of all pieces, their ties, lassos, and what is known beforehand of free numbers and of starts."""
+        parts = self.residuals_of_pieces(x, y)
+        if self.lasso_size:
+            parts.append(np.asarray(self._shrunk(x[self.simulator.physical : self.size])[0]))
+        return np.concatenate([*parts, x[: self.size] / self.prior, x[self.size :]])
+
+    def residuals_of_pieces(self, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+        """Data, and ties."""
         ends = 2 * self.nv
-        data, parts = y[:, :-ends].reshape(-1), []
+        data = y[:, :-ends].reshape(-1)
         if self.robust != "squares":
             data, _ = as_squares(self.robust, self.tolerance, data)
-        if not self.fixed_starts:
-            starts = self.starts(x)
-            apart = (y[:, -ends:] - np.roll(starts, -1, axis=0)) * np.asarray(self.shots.joined)[:, None]
-            parts.append((apart * self._tie_weight()).reshape(-1))
-        if self._lasso_size:
-            parts.append(np.asarray(self._shrunk(x[self.simulator.physical : self.size])[0]))
-        return np.concatenate([data, *parts, x[: self.size] / self.prior, x[self.size :]])
+        if self.fixed_starts:
+            return [data]
+        apart = (y[:, -ends:] - np.roll(self.starts(x), -1, axis=0)) * np.asarray(self.shots.joined)[:, None]
+        return [data, (apart * self.tie_weight()).reshape(-1)]
 
-    def _jacobian(self, x: np.ndarray, y: np.ndarray, by_z: np.ndarray, by_start: np.ndarray) -> Chain:
+    def jacobian(self, y: np.ndarray, by_z: np.ndarray, by_start: np.ndarray, alone: np.ndarray) -> Chain:
         """Of those by free numbers and starts."""
         ends, known = 2 * self.nv, np.asarray(self.shots.known)
-        joined = np.asarray(self.shots.joined)[:, None] * self._tie_weight()
+        joined = np.asarray(self.shots.joined)[:, None] * self.tie_weight()
         if self.fixed_starts:
             own, joined, known = np.zeros((*y.shape, 0)), joined[:, :0], known[:, :0]
         else:
@@ -252,17 +250,17 @@ class Objective:
         tied = joined[..., None]
         return Chain(
             *(slope * by_z[:, data], slope * own[:, data], tied * by_z[:, ties], tied * own[:, ties]),
-            *(following, self._alone(x), np.ones_like(following)),
+            *(following, alone, np.ones_like(following)),
         )
 
     def _alone(self, x: np.ndarray) -> np.ndarray:
         """Rows that depend on free numbers only: lassos, and what is known beforehand."""
-        weights, lassos = slice(self.simulator.physical, self.size), np.zeros((self._lasso_size, self.size))
-        if self._lasso_size:
+        weights, lassos = slice(self.simulator.physical, self.size), np.zeros((self.lasso_size, self.size))
+        if self.lasso_size:
             lassos[:, weights] = np.asarray(self._shrunk(x[weights])[1])
         return np.concatenate([lassos, np.diag(1 / self.prior)])
 
-    def _tie_weight(self) -> np.ndarray:
+    def tie_weight(self) -> np.ndarray:
         """How strongly a piece must end where the next one starts: as well as starts are known, times `continuity`."""
         return self.continuity * 10 / np.median(np.asarray(self.shots.known), axis=0)
 
@@ -272,7 +270,7 @@ class Objective:
         A robust loss takes information from data: rows count mean(psi') / sqrt(mean(psi^2)), psi the slope of the loss
         (Huber and Ronchetti, Robust Statistics, section 7.6).
         """
-        _, jacobian = self(x)
+        _, jacobian = self.told(x)
         if self.robust == "squares":
             return jacobian
         _, slope = as_squares(self.robust, self.tolerance, self.values(x))

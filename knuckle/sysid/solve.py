@@ -10,19 +10,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from knuckle.optim import LBFGSB, LeastSquares, LevenbergMarquardt, LocalSolver, Progress, Result, Status
+from knuckle.optim import (
+    LBFGSB,
+    LeastSquares,
+    LevenbergMarquardt,
+    LocalSolver,
+    Progress,
+    Result,
+    Status,
+)
 from knuckle.optim.robust import TUNED
 from knuckle.optim.workers import WorkerPlan
 from knuckle.sysid.draws import End, end, holds, redrawn, untrained
 from knuckle.sysid.global_search import Method, searched
 from knuckle.sysid.interrupt import Interrupts
 from knuckle.sysid.jumps import FIRMEST, SURE, tied
+from knuckle.sysid.many import MANY, Pieces, with_starts
 from knuckle.sysid.noise import log_evidence, noise_left, reweighed
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.saved import Saved
 from knuckle.sysid.shots import Shots
 
-MANY = 300  # free numbers from which on reverse mode is used
 SETTLED = 0.05  # relative change of the noise at which it counts as known
 MOST_ROUNDS = 4  # in which the noise is found
 FIRMER = 10.0  # steps of the ties' weight
@@ -76,7 +84,7 @@ class _Solve:
         self.iterations = 0
         solver = search.solver
         if solver is None:
-            solver = _least_squares(objective) if objective.size <= MANY else LBFGSB()
+            solver = _chosen(objective)
         self.solver, self.by_residuals = solver, isinstance(solver, LevenbergMarquardt)
         if search.resume:
             self._go_on()
@@ -220,7 +228,7 @@ class _Solve:
             search.progress(f"{progress.searches} of {progress.most_searches} searches, round {progress.rounds}")
 
         with search.stop.anywhere():
-            self.last = self.found = searched(
+            found = searched(
                 *(self.objective, self.solver, self.by_residuals, self.saved),
                 method=search.method,
                 starts=search.starts,
@@ -230,6 +238,7 @@ class _Solve:
                 resume=search.resume,
                 progress=told,
             )
+        self.last = self.found = with_starts(self.objective, found)
         self.x, self.searched = self.found.x, self.found.status not in STOPPED
         self.saved.write(self.x, self.noise, self.searched, now=True)
         self.search.progress(f"{self.found.status}, half the sum of squares {self.found.value:.6g}")
@@ -240,31 +249,22 @@ class _Solve:
             solver = replace(solver, max_iterations=min(most, solver.max_iterations))
         if rough and self.search.solver is None and isinstance(solver, LevenbergMarquardt):
             solver = replace(solver, value_tolerance=ROUGH * solver.value_tolerance)
-        problem = self.objective.problem() if self.by_residuals else self.objective.smooth()
-        problem.function = self._watched(problem.function)
-        if isinstance(problem, LeastSquares) and problem.look is not None:
-            problem.look = self._interruptible(problem.look)
+        problem = self.objective.problem() if self.by_residuals else Pieces(self.objective)
+        self._watch(problem)
         result = solver(problem, self.x, seconds=self.left)
+        if isinstance(problem, Pieces):
+            result = with_starts(self.objective, result, problem.starts)
         self.iterations += result.iterations
         text = f"{result.status} after {result.iterations} iterations, half the sum of squares {result.value:.6g}"
         self.search.progress(text)
         return result
 
-    def _interruptible(self, look: Callable) -> Callable:
-        def looked(x):
-            self.search.stop.end_if_asked()
-            return look(x)
+    def _watch(self, problem: LeastSquares | Pieces) -> None:
+        """Let it tell what it gives, keep the best on disk, and end where Ctrl-C has asked."""
+        best, looks, stop = np.inf, 0, self.search.stop
 
-        return looked
-
-    def _watched(self, function: Callable) -> Callable:
-        """The same function, which tells what it gives, keeps the best on disk, and ends where Ctrl-C has asked."""
-        best, looks = np.inf, 0
-
-        def watched(x):
+        def seen(x: np.ndarray, value: float) -> float:
             nonlocal best, looks
-            given = function(x)
-            value = float(given[0]) if np.ndim(given[0]) == 0 else 0.5 * float(given[0] @ given[0])
             if value < best:
                 best = value
                 if self.draw == 0:  # a later draw may be worse than what was found
@@ -272,19 +272,45 @@ class _Solve:
             looks += 1
             self.search.watch(Look(value, best))
             if looks > 1:  # a solver keeps what it has seen, from its second look on
-                self.search.stop.end_if_asked()
+                stop.end_if_asked()
+            return value
+
+        if isinstance(problem, Pieces):
+            of_pieces, whole = problem.function, problem.whole
+
+            def gradient(z, rows):
+                given = of_pieces(z, rows)
+                if len(rows) == problem.samples:
+                    seen(problem.point(z), float(given[0]))
+                else:
+                    stop.end_if_asked()
+                return given
+
+            problem.function, problem.look = gradient, lambda z: seen(problem.point(z), whole(z))
+            return
+        function, look = problem.function, self.objective.look
+
+        def jacobian(x):
+            given = function(x)
+            seen(x, 0.5 * float(given[0] @ given[0]))
             return given
 
-        return watched
+        def residuals(x):
+            stop.end_if_asked()
+            return look(x)
+
+        problem.function, problem.look = jacobian, residuals
 
 
-def _least_squares(objective: Objective) -> LevenbergMarquardt:
+def _chosen(objective: Objective) -> LevenbergMarquardt | LBFGSB:
     """Steps until the next would make the data more probable by less than exp(NOTHING).
 
     Networks never come to an end without damping: there steps end where the gradient is small, and those are smaller.
     """
     measured = sum(np.count_nonzero(np.asarray(weight)) for weight in objective.shots.weight.values())
     tolerance = float(np.clip(2 * NOTHING / max(measured, 1), 1e-8, 1e-4))
+    if objective.size > MANY:
+        return LBFGSB(value_tolerance=0.01 * tolerance)
     if objective.size > objective.simulator.physical:
         return LevenbergMarquardt(value_tolerance=0.1 * tolerance, gradient_tolerance=1e-6)
     return LevenbergMarquardt(value_tolerance=tolerance, accelerate=True)

@@ -1,12 +1,10 @@
 """Adam on whole problems and on batches."""
 
+import jax
 import numpy as np
 import pytest
 
 from knuckle.optim import Adam, Smooth, Status, Stochastic
-from knuckle.optim.adam import imported_optax
-
-pytest.importorskip("optax")
 
 
 def regression(samples: int = 64) -> Stochastic:
@@ -57,7 +55,32 @@ def test_mistakes_are_refused():
         Stochastic(lambda x, rows: (0.0, x), 2, samples=0)
 
 
-def test_a_missing_optax_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "optax", None)
-    with pytest.raises(ImportError, match="pip install optax"):
-        imported_optax()
+def test_steps_are_those_of_optax():
+    optax, problem = pytest.importorskip("optax"), regression()
+    transform, x = optax.adam(0.02), np.array([0.5, 0.1, 0.2])
+    state = transform.init(x)
+    with jax.numpy_dtype_promotion("standard"):
+        for _ in range(20):
+            step, state = transform.update(problem.value_and_gradient(x)[1], state)
+            x = np.minimum(x + np.asarray(step), problem.upper)
+    found = Adam(epochs=20, rate=0.02)(problem, [0.5, 0.1, 0.2])
+    np.testing.assert_allclose(found.x, x, rtol=1e-9)
+
+
+def test_the_rate_falls_so_that_batches_come_to_rest():
+    problem = regression()
+    rest, circling = (Adam(epochs=60, rate=0.05, last_rate=last, batch=4)(problem, np.zeros(3)) for last in (0.0, None))
+    exact = [*np.linalg.lstsq(*_without_third(problem), rcond=None)[0], 0.25]
+    assert np.abs(rest.x - exact).max() < 0.5 * np.abs(circling.x - exact).max()
+    with pytest.raises(ValueError, match=r"last_rate: expected 0 to the rate 0\.001, got 1"):
+        Adam(last_rate=1.0)
+
+
+def test_the_value_over_all_samples_may_be_looked_up_alone():
+    problem, looks = regression(), []
+    plain = Adam(epochs=5, batch=16)(problem, np.zeros(3))
+    problem.look = lambda x: looks.append(x) or problem.value_and_gradient(x)[0]
+    found = Adam(epochs=5, batch=16)(problem, np.zeros(3))
+    assert len(looks) == 5
+    np.testing.assert_array_equal(found.history, plain.history)
+    np.testing.assert_array_equal(found.gradient, problem.value_and_gradient(found.x)[1])
