@@ -109,6 +109,28 @@ def basin_hopping(
     return search(hops, build, problem, Limits(searches, **limits), workers, first)
 
 
+@dataclass(frozen=True)
+class BasinHopping:
+    """How `basin_hopping` searches, as a choice that can be handed on; `patience`: rounds without improvement."""
+
+    restart: Restart = "best"
+    per_round: int = 8
+    radius: float = 0.1
+    patience: int | None = None
+
+    def __post_init__(self):
+        Hops((), LevenbergMarquardt(), self.per_round, self.restart, self.radius, seed=0)
+        check_patience(self.patience)
+
+    def __call__(self, build: Build, start: Sequence[float] | Vector | None = None, **options: Any) -> Result:
+        return basin_hopping(build, start, **asdict(self), **options)
+
+
+def check_patience(patience: int | None) -> None:
+    if patience is not None and patience < 1:
+        raise ValueError(f"patience: expected at least 1 round or None, got {patience}")
+
+
 def _middle(problem: Problem) -> Vector:
     bounded(problem, "a search without a start")
     return (problem.lower + problem.upper) / 2

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from knuckle.optim.basin_hopping import bounded
+from knuckle.optim.basin_hopping import bounded, check_patience
 from knuckle.optim.checkpoint import State
 from knuckle.optim.levenberg_marquardt import LevenbergMarquardt
 from knuckle.optim.local import LocalSolver
@@ -185,6 +185,26 @@ def population_search(
     if searches < refined:
         raise ValueError(f"searches: expected at least the {refined} of one island, got {searches}")
     return search(method, build, problem, Limits(searches, **limits), workers, first)
+
+
+@dataclass(frozen=True)
+class Population:
+    """How `population_search` searches, as a choice that can be handed on; `patience`: rounds without improvement."""
+
+    islands: int = 4
+    members: int = 16
+    generations: int = 5
+    refined: int = 2
+    algorithm: Algorithm = "sade"
+    patience: int | None = None
+
+    def __post_init__(self):
+        sizes = (self.islands, self.members, self.generations, self.refined)
+        Islands((), LevenbergMarquardt(), *sizes, self.algorithm, seed=0)
+        check_patience(self.patience)
+
+    def __call__(self, build: Build, start: Sequence[float] | Vector | None = None, **options: Any) -> Result:
+        return population_search(build, start, **asdict(self), **options)
 
 
 def imported_pygmo() -> Any:

@@ -18,7 +18,7 @@ from knuckle.optim import LocalSolver, Result
 from knuckle.optim.robust import Loss as Robust
 from knuckle.optim.workers import WorkerPlan
 from knuckle.sysid.colour import colours_of, left_of, widening
-from knuckle.sysid.global_search import Method
+from knuckle.sysid.global_search import Method, Name, method_of
 from knuckle.sysid.held_out import HeldOut
 from knuckle.sysid.interrupt import interrupts
 from knuckle.sysid.jumps import jumps_in_words
@@ -132,7 +132,7 @@ def fit(
     held_out: float | Sequence[Recording] = 0.25,
     solver: LocalSolver | None = None,
     seed: int = 0,
-    search: Method = "local",
+    search: Name | Method = "local",
     starts: int = 64,
     workers: int | WorkerPlan | None = None,
     seconds: float | None = None,
@@ -162,7 +162,8 @@ def fit(
         regularise: what keeps the weights of networks small.
         held_out: share of the data, or recordings, that the fit does not see.
         search: "basin hopping" or "population": the best of so many local searches from `starts`, over parameters and
-            instruments. The result does not depend on `workers` (processes, by default one for each processor, or
+            instruments; `kn.optim.BasinHopping(restart="anywhere")` and `kn.optim.Population(...)` leave more to
+            choose. The result does not depend on `workers` (processes, by default one for each processor, or
             `kn.optim.Ray(address)`), unless `seconds` run out.
         seconds: for the search; Ctrl-C ends it too, and what was found so far is kept.
         draws: first weights of networks that are tried at most; the given ones suffice where the model then holds from
@@ -174,7 +175,7 @@ def fit(
     _check_kinds(model, recordings)
     _one_of("loss", loss, Loss)
     _one_of("robust", robust, Robust)
-    _one_of("search", search, Method)
+    method = method_of(search)
     if drive is not None:
         _one_of("drive", drive, Drive)
     if draws < 1:
@@ -190,7 +191,7 @@ def fit(
             *(_several(offsets), _several(gains), _several(delays)),
             *(drive, robust, regularise, held_out, seed),
             Search(
-                *(solver, search, starts, workers, seed, seconds, draws, save, resume, stop),
+                *(solver, method, starts, workers, seed, seconds, draws, save, resume, stop),
                 *(progress or (lambda text: None), watch or (lambda look: None)),
             ),
         )

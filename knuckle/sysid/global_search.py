@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from knuckle.optim import LocalSolver, Problem, Progress, Result, basin_hopping, population_search
+from knuckle.optim import BasinHopping, LocalSolver, Population, Problem, Progress, Result
 from knuckle.optim.robust import Loss
 from knuckle.optim.workers import WorkerPlan
 from knuckle.sysid.many import Pieces
@@ -16,8 +16,25 @@ from knuckle.sysid.saved import Saved
 from knuckle.sysid.shooting import Simulator
 from knuckle.sysid.shots import Shots
 
-Method = Literal["local", "basin hopping", "population"]
-PER_ROUND = 8  # local searches of a round, whatever the number of workers
+Name = Literal["local", "basin hopping", "population"]
+Method = BasinHopping | Population
+METHODS: dict[Name, Method | None] = {
+    "local": None,
+    "basin hopping": BasinHopping(),
+    "population": Population(refined=1),
+}
+
+
+def method_of(search: Name | Method) -> Method | None:
+    """The global search of this name, None for none; or the given one."""
+    if isinstance(search, Method):
+        return search
+    if search not in METHODS:
+        raise ValueError(
+            f"search: expected one of {', '.join(METHODS)}, kn.optim.BasinHopping(...) or kn.optim.Population(...), "
+            f"got {search!r}"
+        )
+    return METHODS[search]
 
 
 @dataclass(frozen=True)
@@ -72,10 +89,7 @@ def searched(
         "resume": resume and saved.rounds is not None and saved.rounds.exists(),
         "progress": progress,
     }
-    build = Rebuild.of(objective, by_residuals, threads=None if workers == 0 else 1)
-    if method == "population":
-        return population_search(build, objective.first, refined=1, **options)
-    return basin_hopping(build, objective.first, per_round=PER_ROUND, **options)
+    return method(Rebuild.of(objective, by_residuals, threads=None if workers == 0 else 1), objective.first, **options)
 
 
 def cores() -> int:

@@ -92,7 +92,9 @@ def _wider(fit: Fit, H: np.ndarray) -> np.ndarray:
     wide = widening(fit.objective, jacobian, colours_of(fit.objective, fit.result.x, jacobian))
     if wide is None:
         return np.eye(len(H))
-    root = np.linalg.cholesky(H).T  # H^-1 = root^-1 root^-T
+    root, known = np.linalg.cholesky(H).T, fit.simulator.physical  # H^-1 = root^-1 root^-T
+    if len(wide) < len(H):  # many weights, of which only what data see of them was judged
+        wide = np.concatenate([wide[:known], np.zeros((len(H) - known, wide.shape[1]))])
     grown = root @ wide
     sizes, along = np.linalg.eigh(np.eye(len(H)) + grown @ grown.T)
     return np.linalg.solve(root, (along * np.sqrt(sizes)) @ along.T @ root)

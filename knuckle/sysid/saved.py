@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from pathlib import Path
 
@@ -18,15 +19,9 @@ EVERY = 1.0  # seconds between two writings at least
 class Saved:
     """A file with the best point so far and the noise it goes with; a global search has one beside it."""
 
-    def __init__(self, path: Path | str | None, objective: Objective, about: dict[str, str]):
+    def __init__(self, path: Path | str | None, objective: Objective, noise: dict[str, float], about: dict[str, str]):
         self.path = None if path is None else Path(path)
-        self.settings = about | {
-            "free numbers": list(objective.labels),
-            "robust": objective.robust,
-            "regularise": repr(objective.regularise),
-            "model (digest)": digest((objective.simulator.model, objective.simulator.contact)),
-            "recordings (digest)": digest(objective.shots),
-        }
+        self.settings = about | settings(objective) | {f"noise of {key}": repr(value) for key, value in noise.items()}
         self._written = -np.inf
 
     @property
@@ -54,6 +49,36 @@ class Saved:
         for path in (self.path, self.rounds):
             if path is not None:
                 path.unlink(missing_ok=True)
+
+
+def settings(objective: Objective) -> dict:
+    """All that makes the problem what it is, by name, but the noise."""
+    simulator, shots = objective.simulator, objective.shots
+    used = {key: np.asarray(weight) > 0 for key, weight in shots.weight.items()}
+    bounds = {f"bounds of {p.name}": _range(p.lower, p.upper, p.deviation) for p in simulator.parameters}
+    return bounds | {
+        "free numbers": list(objective.labels),
+        "robust": objective.robust,
+        "regularise": repr(objective.regularise),
+        "integrator": described(simulator.integrator),
+        "step": f"{shots.period / simulator.substeps:.9g} s",
+        "drive": "linear" if shots.linear else "held",
+        "observe": sorted(simulator.observe),
+        "pieces": f"{shots.count} of {shots.samples} samples",
+        "contact": described(simulator.contact),
+        "networks": described(simulator.blueprint),
+        "model (digest)": digest(simulator.model),
+        "recordings (digest)": digest((shots.measured, used, shots.control, shots.joined)),
+    }
+
+
+def _range(lower: np.ndarray, upper: np.ndarray, deviation: np.ndarray) -> str:
+    return ", ".join(f"{a:.9g} to {b:.9g} by {c:.9g}" for a, b, c in zip(lower, upper, deviation, strict=True))
+
+
+def described(tree) -> str:
+    """What a module is, and a digest of its numbers."""
+    return f"{re.sub(' at 0x[0-9a-f]+', '', repr(tree))} {digest(tree)}"
 
 
 def digest(tree) -> str:

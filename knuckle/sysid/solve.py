@@ -54,7 +54,7 @@ class Search:
     """How a fit searches, and whom it tells."""
 
     solver: LocalSolver | None
-    method: Method
+    method: Method | None  # None: from the description only
     starts: int
     workers: int | WorkerPlan | None
     seed: int
@@ -69,7 +69,7 @@ class Search:
 
 def solve(objective: Objective, noise: dict[str, float], given: set[str], search: Search, about: dict):
     """The best point and the noise of each channel, by which the objective then weighs; `given` ones stay."""
-    return _Solve(objective, noise, given, search, Saved(search.save, objective, about)).run()
+    return _Solve(objective, noise, given, search, Saved(search.save, objective, noise, about)).run()
 
 
 class _Solve:
@@ -79,7 +79,7 @@ class _Solve:
         self.objective, self.noise, self.given, self.search, self.saved = objective, noise, given, search, saved
         self.x, self.last, self.began = objective.first, None, time.monotonic()
         self.draw = 0  # of the networks' first weights
-        self.searched = search.method == "local"
+        self.searched = search.method is None
         self.found: Result | None = None  # by the global search
         self.iterations = 0
         solver = search.solver
@@ -222,6 +222,7 @@ class _Solve:
 
     def _globally(self) -> None:
         search = self.search
+        assert search.method is not None
 
         def told(progress: Progress) -> None:
             search.watch(Look(progress.loss, progress.best, progress.seconds_left, progress.searches))

@@ -9,7 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from knuckle.optim import LBFGSB, LeastSquares, LevenbergMarquardt, Result, Status, basin_hopping, population_search
+from knuckle.optim import (
+    LBFGSB,
+    BasinHopping,
+    LeastSquares,
+    LevenbergMarquardt,
+    Population,
+    Result,
+    Status,
+    basin_hopping,
+    population_search,
+)
 from knuckle.optim.population import imported_pygmo
 from tests.optim.landscapes import build_wavy, build_wrong, differentiated, wavy
 
@@ -225,6 +235,9 @@ def test_a_function_that_always_fails_is_an_error_with_its_traceback():
             "a search without a start needs finite bounds; these parameters have none: m, l",
         ),
         (lambda: islands(build_wavy, START, algorithm="magic"), "algorithm: expected one of de, sade"),
+        (lambda: BasinHopping(restart="nowhere"), "restart: expected one of best, anywhere"),  # pyright: ignore
+        (lambda: BasinHopping(patience=0), "patience: expected at least 1 round or None, got 0"),
+        (lambda: Population(members=3), "members: expected at least 8"),
         (lambda: islands(build_wavy, START, members=3), "members: expected at least 8"),
     ],
 )

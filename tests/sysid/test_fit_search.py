@@ -5,10 +5,12 @@ import signal
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
 import knuckle as kn
+from knuckle.neural import MLP
 from knuckle.sysid.interrupt import interrupts
 from tests.sysid.test_fit import MODEL, recorded
 
@@ -69,10 +71,56 @@ def test_stopped_in_a_round_it_keeps_the_best_and_goes_on_as_if_it_had_not_been(
     assert looks[0].searches == 8 and looks[0].seconds_left > 0
     resumed = fitted(runs, resume=True, **options)
     np.testing.assert_array_equal(resumed.result.x, hopped.result.x)
-    with pytest.raises(ValueError, match=r"is from another search: .*robust was 'squares', is 'huber'"):
-        fitted(runs, resume=True, robust="huber", **options)
     with pytest.raises(ValueError, match=r"is from another search: .*recordings"):
         fitted(recorded(TRUTH, runs=1, steps=1000, seed=1), resume=True, **options)
+
+
+NETWORK = kn.Blueprint({"joint/force": kn.Augment(MLP((2, 1, 2), key=jax.random.key(0)), "qd")})
+OTHERS: dict[str, dict[str, Any]] = {
+    r"bounds of lower\.mass": {"free": {"*.mass": (0.05, 10.0)}},
+    "bounds of upper": {"free": {"upper.mass": kn.Prior(0.05, 20.0, spread=0.1), "lower.mass": (0.05, 20.0)}},
+    "free numbers": {"free": {"upper.mass": (0.05, 20.0)}},
+    "robust was 'squares', is 'huber'": {"robust": "huber"},
+    "regularise": {"regularise": kn.sysid.Regularise(lasso=1.0)},
+    "integrator": {"integrator": kn.SemiImplicitEuler()},
+    "step was '0.005 s', is '0.0025 s'": {"step": 0.003},
+    "drive was 'held', is 'linear'": {"drive": "linear"},
+    "observe": {"observe": {"height": lambda model, state: state.q}},
+    "noise of q": {"noise": {"q": 2e-4}},
+    "pieces": {"loss": "multiple shooting"},
+    "contact": {"contact": kn.contact.Impulse()},
+    "networks": {"blueprint": NETWORK},
+    "seed": {"seed": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def kept(runs, tmp_path_factory):
+    file = tmp_path_factory.mktemp("saved") / "fit.npz"
+    fitted(runs, save=file)
+    return file
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_fit_of_another_problem_is_not_gone_on_with(runs, kept, name):
+    with pytest.raises(ValueError, match=rf"is from another search: (.*; )?{name}"):
+        fitted(runs, save=kept, resume=True, **OTHERS[name])
+
+
+def test_more_time_and_another_solver_may_be_given_to_a_fit_that_goes_on(runs, kept):
+    told: list[str] = []
+    options: dict[str, Any] = {"starts": 20, "seconds": 100, "workers": 1, "solver": kn.optim.LevenbergMarquardt()}
+    fitted(runs, save=kept, resume=True, progress=told.append, **options)
+    assert any(text.startswith("going on from") for text in told)
+
+
+def test_searches_may_begin_anywhere_and_end_when_they_find_no_better(runs):
+    anywhere = fitted(runs, search=kn.optim.BasinHopping(restart="anywhere", per_round=6), workers=0)
+    np.testing.assert_allclose(masses(anywhere), MASSES, rtol=0.01)
+    start = searches(anywhere).start[1:, :2]
+    assert np.ptp(start, axis=0).min() > 2  # over the range from 0.05 to 20 kg, in logarithms
+    near = kn.optim.BasinHopping(radius=1e-9, per_round=2, patience=1)
+    assert len(searches(fitted(runs, search=near, workers=0))) == 4
 
 
 def test_islands_find_it_too(runs):
@@ -97,7 +145,7 @@ def test_the_second_ctrl_c_stops_at_once():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"search": "annealing"}, "search: expected one of local, basin hopping, population, got 'annealing'"),
+        ({"search": "annealing"}, "search: expected one of local, basin hopping, population, .* got 'annealing'"),
         ({"resume": True}, "resume=True needs save="),
         ({"search": "basin hopping", "starts": 0, "workers": 0}, "starts: expected at least 1, got 0"),
     ],
