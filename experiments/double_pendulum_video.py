@@ -209,8 +209,8 @@ def mujocos(split: Split, quick: bool) -> dict[str, dict]:
 
 
 def recurrent(split: Split, quick: bool) -> dict[str, dict]:
-    sizes, updates = ((8,), 1) if quick else ((96,), 2000)
-    predictors = [peers.trained(split.train, updates, hidden) for hidden in sizes]
+    sizes, updates = ((8,), 1) if quick else ((64, 128), 20_000)
+    predictors = [peers.trained(split.train, split.shown, updates, hidden) for hidden in sizes]
     chosen = best(predictors, split)
     return {RECURRENT: row(predictors[chosen], split, hidden=sizes[chosen])}
 
