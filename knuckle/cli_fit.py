@@ -16,7 +16,7 @@ from knuckle.cli_networks import Learning
 from knuckle.cli_observe import observers
 from knuckle.cli_parse import patterns, positive
 from knuckle.cli_run import fit_and_write
-from knuckle.cli_search import plan_of, solver_of
+from knuckle.cli_search import plan_of, search_of, solver_of
 from knuckle.cli_sure import Wishes
 
 DEMO_ROBOT, DEMO_NETWORK, DEMO_SECONDS = "double_pendulum", "joint/passive_force", 60.0
@@ -63,11 +63,14 @@ def fit(
     drive: o.Drive = None,
     observe: o.Observe = None,
     search: o.Search = o.Searching.LOCAL,
+    restart: o.Restart = None,
+    patience: o.Patience = None,
     starts: o.Starts = None,
     workers: o.Workers = None,
     ray: o.Ray = None,
     solver: o.Solver = None,
     iterations: o.Iterations = None,
+    batch: o.Batch = None,
     learning_rate: o.LearningRate = None,
     seconds: o.Seconds = None,
     seed: o.Seed = 0,
@@ -94,10 +97,10 @@ def fit(
                 "delays": tuple(delay or ()),
                 "drive": drive,
                 "seed": seed,
-                "search": search.replace("-", " "),
+                "search": search_of(search, restart, patience),
                 "starts": 64 if starts is None else starts,
                 "workers": plan_of(search, starts, workers, ray),
-                "solver": solver_of(solver, iterations, learning_rate),
+                "solver": solver_of(solver, iterations, learning_rate, batch),
                 "resume": resume,
                 "seconds": positive("--seconds", seconds),
                 "draws": draws,

@@ -59,6 +59,13 @@ class Late(StrEnum):
     ACTUATOR = "actuator"
 
 
+class Restarting(StrEnum):
+    """Where searches of basin hopping begin."""
+
+    BEST = "best"
+    ANYWHERE = "anywhere"
+
+
 class Searching(StrEnum):
     """Searches by the names of the command line."""
 
@@ -188,6 +195,11 @@ Observe = Annotated[
 ]
 
 Search = Annotated[Searching, _option(SEARCH, "From the description only, or many local searches.")]
+Restart = Annotated[
+    Restarting | None,
+    _option(SEARCH, "Where searches of basin hopping begin: around the best so far, or anywhere between the bounds."),
+]
+Patience = Annotated[int | None, _option(SEARCH, "Rounds without improvement after which a global search ends.")]
 Starts = Annotated[int | None, _option(SEARCH, "Local searches of a global one; by default 64.")]
 Workers = Annotated[
     int | None, _option(SEARCH, "Processes for a global search; by default one for each processor; 0: this one.")
@@ -200,6 +212,7 @@ Solver = Annotated[
     _option(SEARCH, "By default levenberg-marquardt up to 300 free numbers, lbfgsb beyond, as exact as the data are."),
 ]
 Iterations = Annotated[int | None, _option(SEARCH, "Most steps of --solver in one round (epochs of adam).")]
+Batch = Annotated[int | None, _option(SEARCH, "Pieces of a step of --solver adam; by default all.")]
 LearningRate = Annotated[float | None, _option(SEARCH, "Of --solver adam; by default 0.001.")]
 Seconds = Annotated[float | None, _option(SEARCH, "Most time for the search.")]
 Seed = Annotated[int, _option(SEARCH, "Of the held-out part, of networks and of a global search.")]

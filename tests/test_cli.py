@@ -278,8 +278,8 @@ def test_a_log_is_done_again_from_where_it_is_known(knuckle, tmp_path):
     assert float(run.output.split("off the recorded positions: ")[1].split()[0]) == pytest.approx(
         np.sqrt(np.mean(off**2)), rel=1e-3
     )
-    for name, log in (("none", {"q": q}), ("never", {"q": q * [1, np.nan], "control": number})):
-        kn.sysid.save(kn.sysid.Recording.of(model, time, **log), tmp_path / f"{name}.csv")
+    kn.sysid.save(kn.sysid.Recording.of(model, time, q=q), tmp_path / "none.csv")
+    kn.sysid.save(kn.sysid.Recording.of(model, time, q=q * [1, np.nan], control=number), tmp_path / "never.csv")
     assert "neither controls nor torques" in knuckle("simulate", "cartpole", "--control", "none.csv").output
     assert "--q and --qd say where to start" in knuckle("simulate", "cartpole", "--control", "never.csv").output
     assert "takes finite numbers" in knuckle("simulate", "cartpole", "--control", "0.5,nan").output

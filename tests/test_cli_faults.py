@@ -163,7 +163,7 @@ def test_samples_and_the_next_experiment_are_in_the_report(log, found, tmp_path,
     data = json.loads((tmp_path / "out" / "fit.json").read_text())
     np.testing.assert_allclose(data["posterior"]["samples"], samples)
     assert data["next_experiment"]["expected"][0]["lower"] == then[0].lower and data["options"]["posterior"] == 40
-    np.testing.assert_allclose(data["next_experiment"]["values"]["q"], recording.q, rtol=1e-9)
+    np.testing.assert_allclose(data["next_experiment"]["values"]["q"], recording["q"].values, rtol=1e-9)
     assert (tmp_path / "out" / "posterior.csv").read_text() == "samples"
     words = ("40 samples, all equally probable", "is 3 times better known", "the best of 17 that keep to the limits")
     check_page(tmp_path / "out" / "report.html", *words)

@@ -138,7 +138,14 @@ def test_one_step_by_adam_and_a_log_that_is_held_out(knuckle, tmp_path, made):
         write_csv(
             tmp_path / name, time=made.t[part], hinge=made.q[part], dq_hinge=made.qd[part], ctrl_hinge=made.u[part]
         )
-    words = ["--free=*.mass", "--loss=one-step", "--solver=adam", "--iterations=120", "--learning-rate=0.01"]
+    words = [
+        "--free=*.mass",
+        "--loss=one-step",
+        "--solver=adam",
+        "--iterations=120",
+        "--learning-rate=0.01",
+        "--batch=80",
+    ]
     run = knuckle(
         "fit", made.robot, "seen.csv", "--held-out-log=unseen.csv", *words, *STEPPED, "--drive=linear", "--out=out"
     )
@@ -160,13 +167,21 @@ def test_pixels_controls_with_a_wrong_clock_and_a_population(knuckle, tmp_path, 
     pixels = {name: values + n for (name, values), n in zip(pixels.items(), noise, strict=True)}
     write_csv(tmp_path / "log.csv", time=made.t, hinge=made.noisy, ctrl_hinge=u, **pixels)
     words = ["--column=cam_u=pixels u", "--column=cam_v=pixels v", f"--observe=pixels={made.folder / 'camera.py'}:tip"]
-    words += ["--shift=control=-0.04", "--free=*.mass=0.2:5", "--search=population", "--starts=4", "--workers=0"]
+    words += [
+        "--shift=control=-0.04",
+        "--free=*.mass=0.2:5",
+        "--search=population",
+        "--starts=4",
+        "--workers=0",
+        "--patience=9",
+    ]
     run = knuckle("fit", made.robot, "log.csv", *words, *FAST, "--out=out")
     assert run.exit_code == 0, run.output
     data = written(tmp_path / "out")
     assert row(data, "rod.mass").value == pytest.approx(MASS, rel=0.005)
     assert data["noise"]["pixels"] == pytest.approx(1.0, rel=0.2)
-    assert data["options"]["search"] == "population" and data["options"]["starts"] == 4
+    assert data["options"]["search"].startswith("Population(") and "patience=9" in data["options"]["search"]
+    assert data["options"]["starts"] == 4
     assert data["options"]["observe"] == {"pixels": f"{made.folder / 'camera.py'}:tip"}
     assert "stamps moved by -0.04 s" in next(f["detail"] for f in data["findings"] if f["what"] == "shifted")
 
@@ -313,6 +328,9 @@ FORM = "--free takes PATTERN, PATTERN=LOWER:UPPER, PATTERN~SPREAD or PATTERN=LOW
         ("--shift=tau=0.1", "--shift: there is no channel tau; there are q, control"),
         ("--shift=q=soon", "--shift takes CHANNEL=SECONDS with finite numbers, got 'q=soon'"),
         ("--shift=q=9", "--shift: q=9 is more than a recording of 1.5 s has"),
+        ("--restart=anywhere", "--restart is for --search basin-hopping"),
+        ("--patience=2", "--patience must be 1 or more, and is for a global search"),
+        ("--solver=lbfgsb --batch=2", "--batch must be 1 or more, and is for --solver adam"),
         ("--step=0", "--step must be a positive number, got 0"),
         ("--segment=-1", "--segment must be a positive number, got -1"),
         ("--max-bytes=10", "more than the limit of 10 (max_bytes=, --max-bytes)"),

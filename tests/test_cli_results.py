@@ -145,6 +145,7 @@ def test_networks_at_any_tap_show_what_they_change(touching):
     gravity, friction = learned(found)
     assert (gravity.tap, friction.tap) == ("gravity", "contact/friction") and not gravity.curves
     starts = starts_found(found, recordings)
+    assert starts is not None
     network = found.blueprint.augments["gravity"][0]
     for series in gravity.series:
         axis = "xyz".index(series.name)
@@ -163,13 +164,14 @@ def test_networks_at_any_tap_show_what_they_change(touching):
 
 def test_starts_of_pieces_have_their_recording_and_time(arm):
     _, found, recordings = arm
-    starts = starts_found(found, recordings)
+    starts, alone = starts_found(found, recordings), starts_found(found)
+    assert starts is not None and alone is not None
     offset = [found[f"sensor.q.offset[{k}]"].value for k in range(2)]
     by_name = {r.name: r for r in recordings}
     for name, time, q in zip(starts["recording"], starts["time"], starts["q"], strict=True):
         run = by_name[name]
         np.testing.assert_allclose(q + offset, run.q[np.argmin(np.abs(run.time - time))], atol=0.05)
-    assert starts_found(found)["recording"] is None
+    assert alone["recording"] is None
 
 
 def test_failed_tasks_and_all_searches_are_shown(arm, tmp_path, capsys):

@@ -78,8 +78,9 @@ def test_what_is_left_of_a_robust_fit_is_judged_as_its_loss_weighs_it(white):
     """Outliers hide the correlation of raw residuals, not that of their slopes, by which intervals are widened."""
     rng, dirty = np.random.default_rng(0), []
     for log in recordings(0, correlation=0.9):
-        hit = rng.uniform(size=log.q.shape) < 0.03
-        dirty.append(sysid.Recording.of(MODEL, log.time, q=log.q + 0.3 * hit * rng.choice([-1, 1], size=hit.shape)))
+        q = log["q"].values
+        hit = rng.uniform(size=q.shape) < 0.03
+        dirty.append(sysid.Recording.of(MODEL, log.time, q=q + 0.3 * hit * rng.choice([-1, 1], size=hit.shape)))
     fit = kn.fit(MODEL, dirty, ["*.mass"], held_out=0, robust="cauchy")
     assert not_noise(fit.objective.by_channel(fit.result.x)["q"]) is None
     assert "correlate" in fit.missing()[0]

@@ -205,9 +205,10 @@ def test_from_each_measured_state_to_the_next():
     with pytest.raises(ValueError, match="no delay of the sensor"):
         sysid.fit(MODEL, states(slice(10, 30)), FREE, loss="one step", delays=["sensor"], held_out=0)
     even = np.arange(40)[:, None] % 2 == 0
-    apart = {"q": np.where(even, 1.0, np.nan) * np.ones(2), "qd": np.where(even, np.nan, 1.0) * np.ones(2)}
+    q, qd = np.where(even, 1.0, np.nan) * np.ones(2), np.where(even, np.nan, 1.0) * np.ones(2)
+    apart = sysid.Recording.of(MODEL, 0.01 * np.arange(40), q=q, qd=qd)
     with pytest.raises(ValueError, match="nothing to compare: no sample after one"):
-        sysid.fit(MODEL, sysid.Recording.of(MODEL, 0.01 * np.arange(40), **apart), FREE, loss="one step", held_out=0)
+        sysid.fit(MODEL, apart, FREE, loss="one step", held_out=0)
 
 
 def test_from_each_measured_state_to_the_next_with_quaternions():
