@@ -179,10 +179,7 @@ def _to_resume(folder: Path) -> str:
 
 def show(found: Fit) -> None:
     """Parameters, the error on held-out data, and what the data cannot tell, on the console."""
-    rows = [
-        (e.name, f"{e.before:.4g}", f"{e.value:.4g}", f"{e.lower:.4g} .. {e.upper:.4g}", e.verdict, e.unit)
-        for e in found.estimates
-    ]
+    rows = [(e.name, *e.texts, e.verdict, e.unit) for e in found.estimates]
     if rows:
         out.print(columns(("parameter", "before", "value", "95 % interval", "verdict", "unit"), rows))
     if found.blueprint is not None:

@@ -83,7 +83,11 @@ class Fit:
         if not found:
             return []
         held = control.shape[-1] > 0 and not self.shots.linear
-        causes = ["delays", *['controls that change between samples (drive="linear")'] * held, "more free parameters"]
+        causes = [
+            "delays",
+            *['controls that change between samples (drive="linear", --drive linear)'] * held,
+            "more free parameters",
+        ]
         found.append(
             "the model lacks something, and intervals do not know what parameters took up in its place; "
             f"{', '.join(causes)} or a network may explain it"
@@ -99,10 +103,7 @@ class Fit:
 
     def __repr__(self) -> str:
         rows = [("parameter", "before", "value", "95 % interval", "unit", "")]
-        rows += [
-            (e.name, f"{e.before:.4g}", f"{e.value:.4g}", f"{e.lower:.4g} .. {e.upper:.4g}", e.unit, e.verdict)
-            for e in self.estimates
-        ]
+        rows += [(e.name, *e.texts, e.unit, e.verdict) for e in self.estimates]
         widths = [max(len(row[k]) for row in rows) for k in range(6)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines += [f"{self.result.status}, {self.result.iterations} iterations, {self.result.seconds:.2f} s"]

@@ -70,7 +70,7 @@ def posterior(
     with jax.enable_x64(True):
         target = _Profiled(fit.objective, fit.result.x, particles)
         rng = np.random.default_rng(seed)
-        z, H = fit.result.x[: fit.objective.size], target.hessian()
+        z, H = fit.result.x[: fit.objective.size], target.hessian
         problem = fit.objective.problem()
         lower, upper = problem.lower[: len(z)], problem.upper[: len(z)]
         first = z + spread * np.linalg.solve(np.linalg.cholesky(H).T, rng.normal(size=(len(z), particles))).T
@@ -106,6 +106,7 @@ class _Profiled:
     def __init__(self, objective: Objective, x: np.ndarray, particles: int):
         self.objective, self.size, self.x = objective, objective.size, x
         last = self._solved(x)
+        self.hessian = last[1].matrix
         self.last = [last] * particles  # for each: where it was, and the best starts by free numbers from there
 
     def _solved(self, x: np.ndarray) -> tuple[np.ndarray, Reduced]:
@@ -115,11 +116,11 @@ class _Profiled:
         assert reduced is not None  # each start has a prior
         return x, reduced
 
-    def hessian(self) -> np.ndarray:
-        return self._solved(self.x)[1].matrix
-
     def __call__(self, k: int, z: np.ndarray) -> np.ndarray:
         x, best = self.last[k]
         starts = x[self.size :] + best.own + best.own_by_shared @ (z - x[: self.size])
-        self.last[k] = self._solved(np.concatenate([z, starts]))
+        at = np.concatenate([z, starts])
+        if not np.isfinite(self.objective.look(at)).all():  # the motion diverges: back as a normal density goes
+            return -self.hessian @ (z - self.x[: self.size])
+        self.last[k] = self._solved(at)
         return -self.last[k][1].slope

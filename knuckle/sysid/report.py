@@ -18,9 +18,10 @@ from knuckle.sysid.held_out import HeldOutCurve, held_out_curves
 from knuckle.sysid.learned import Learned, learned
 from knuckle.sysid.numbers import as_text, numbers, residuals_of
 from knuckle.sysid.recording import Recording
-from knuckle.sysid.report_html import beside, digits, interval, judged, listed, number, pictures, section, table
+from knuckle.sysid.report_html import beside, interval, judged, listed, number, pictures, section, table
 from knuckle.sysid.report_more import networks_section, next_section, posterior_section
 from knuckle.sysid.report_style import STYLE
+from knuckle.sysid.uncertainty import digits
 
 UNITS = {"q": " [rad or m]", "qd": " [rad/s or m/s]", "qdd": " [rad/s^2 or m/s^2]"}
 MANY_FINDINGS = 200

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from knuckle.sysid.report_plots import FEW, VERDICTS, Picture
+from knuckle.sysid.uncertainty import digits
 
 Cells = Sequence[str]
 
@@ -54,14 +54,6 @@ def judged(name: str, verdict: str) -> str:
     """A name with its verdict beside it, or on phones below."""
     badge = f'<span class="badge" style="background:{VERDICTS[verdict]}">{verdict}</span>'
     return f'<div class="judged"><span>{escape(name)}</span>{badge}</div>'
-
-
-def digits(lower: float, upper: float) -> int:
-    """How many tell the ends of an interval apart: two of its width, at least 4 and at most 9."""
-    size, width = max(abs(lower), abs(upper)), upper - lower
-    if not (math.isfinite(size) and 0 < width < size):
-        return 4
-    return min(max(4, 2 + math.ceil(math.log10(size / width))), 9)
 
 
 def between(lower: float, upper: float, many: int) -> str:

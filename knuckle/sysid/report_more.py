@@ -8,7 +8,8 @@ from typing import Any
 
 from knuckle.sysid import report_more_plots as plots
 from knuckle.sysid.learned import Learned
-from knuckle.sysid.report_html import between, digits, interval, judged, number, pictures, section, table
+from knuckle.sysid.report_html import between, interval, judged, number, pictures, section, table
+from knuckle.sysid.uncertainty import digits
 
 Data = Mapping[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,6 +33,20 @@ class Estimate(NamedTuple):
     lower: float
     upper: float
     verdict: str  # determined, partly determined, not determined
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """Before, value and interval, with digits that tell the ends of the interval apart."""
+        shown = digits(self.lower, self.upper)
+        return f"{self.before:.4g}", f"{self.value:.{shown}g}", f"{self.lower:.{shown}g} .. {self.upper:.{shown}g}"
+
+
+def digits(lower: float, upper: float) -> int:
+    """How many tell the ends of an interval apart: two of its width, at least 4 and at most 9."""
+    size, width = max(abs(lower), abs(upper)), upper - lower
+    if not (math.isfinite(size) and 0 < width < size):
+        return 4
+    return min(max(4, 2 + math.ceil(math.log10(size / width))), 9)
 
 
 class Certainty(NamedTuple):
