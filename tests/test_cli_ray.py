@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -33,17 +35,31 @@ def cluster():
     cluster.shutdown()
 
 
-def busy_worker(node) -> int:
-    """A process of this node that is at a task."""
-    import psutil
+def at_tasks(raylet: int) -> list[int]:
+    """Processes that this one has started, or they in turn, and that are at a task now: Ray names them so."""
+    parents, names = {}, {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # gone in the meantime
+            pid, (before, after) = int(file.parent.name), file.read_text().rsplit(")", 1)
+            parents[pid], names[pid] = int(after.split()[1]), before.split("(", 1)[1]
+    found = {raylet}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [pid for pid in found if names.get(pid, "").startswith("ray::_serve")]
 
-    raylet = node.all_processes["raylet"][0].process.pid
-    deadline = time.monotonic() + 30
+
+def held_worker(node) -> int:
+    """A process of this node that is at a task, held there: so that the task is lost with it, however fast it is."""
+    raylet, deadline = node.all_processes["raylet"][0].process.pid, time.monotonic() + 30
     while time.monotonic() < deadline:
-        for child in psutil.Process(raylet).children(recursive=True):
-            if child.name().startswith("ray::_serve"):
-                return child.pid
-        time.sleep(0.02)
+        for pid in at_tasks(raylet):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.01)
+                if pid in at_tasks(raylet):
+                    return pid
+                os.kill(pid, signal.SIGCONT)
+        time.sleep(0.005)
     raise AssertionError("no worker is at a task")
 
 
@@ -57,17 +73,20 @@ def test_a_worker_and_a_node_that_die_do_not_change_the_result(cluster, log, tmp
 
     def fault(look):
         if look.searches == 8:
-            os.kill(busy_worker(cluster.head_node), signal.SIGKILL)
+            os.kill(held_worker(cluster.head_node), signal.SIGKILL)
             done.append("worker")
         elif look.searches == 16:
+            held = held_worker(node)
             cluster.remove_node(node, allow_graceful=False)
+            with suppress(ProcessLookupError):
+                os.kill(held, signal.SIGKILL)  # it cannot end by itself
             done.append("node")
 
     watch = cli_run.Display.watch
 
     def watched(self, look):
         watch(self, look)
-        threading.Timer(0.1, fault, [look]).start()  # in the midst of the next round
+        threading.Thread(target=fault, args=[look], daemon=True).start()  # in the midst of the next round
 
     def fitted(folder, *more):
         words = ["--free=*.mass=0.05:20", "--loss=single", "--search=basin-hopping", "--starts=32", "--out", folder]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MANY = 300  # free numbers from which on reverse mode is used
 DENSE = 30_000  # from which on products of matrices are all the work: XLA has them sooner (at 133,000 in a third)
-CHUNK = 16  # pieces at a time: one shape is compiled, whatever the batches
+FEW, SEVERAL = 16, 128  # pieces at a time: two shapes are compiled, for batches and for the whole (on all cores)
 MOST_STEPS, NEAR = 8, 1e-4  # of Gauss and Newton for starts; what the last may gain, by itself and of the whole
 SEEN = 300  # directions of the weights that data may see
 
@@ -78,8 +78,8 @@ class Pieces(Stochastic):
             return np.nan, np.full(self.size, np.nan)
         starts = o.starts(self.point(z))
         value, gradient = _beforehand(o, z)
-        for first in range(0, len(rows), CHUNK):
-            values, slopes = _gradients(o, z, starts, rows[first : first + CHUNK])
+        for first in range(0, len(rows), SEVERAL):
+            values, slopes = _gradients(o, z, starts, rows[first : first + SEVERAL])
             value += self.samples / len(rows) * values.sum()
             gradient += self.samples / len(rows) * slopes.sum(axis=0)
         return value, gradient
@@ -119,7 +119,8 @@ def _gradients(o: Objective, z: np.ndarray, starts: np.ndarray, rows: np.ndarray
     def make():
         return over_pieces(jax.value_and_grad(half_squares), (None, 0, 0, 0, None, None), o.size, o.threads)
 
-    here = np.resize(rows, min(CHUNK, len(starts)))  # of one shape; what is too much is left out below
+    size = min(FEW if len(rows) <= FEW else SEVERAL, len(starts))
+    here = np.resize(rows, size)  # what is too much is left out below
     shots, following = jax.tree.map(lambda part: np.asarray(part)[here], o.shots), np.roll(starts, -1, axis=0)[here]
     found = o.program("gradients", make)(z, starts[here], following, shots, np.float64(o.tolerance), o.tie_weight())
     return [np.asarray(part)[: len(rows)] for part in found]

@@ -107,6 +107,40 @@ class Deadly:
 
 
 @dataclass(frozen=True)
+class Doomed:
+    """The wavy problem, but tasks on a condemned node of Ray say so in a folder, and never end there.
+
+    Those on other nodes wait for that, so that one must go there.
+    """
+
+    folder: str
+
+    def condemn(self, node: str) -> None:
+        beside = Path(self.folder) / "part"
+        beside.write_text(node)
+        beside.rename(Path(self.folder) / "condemned")
+
+    def wait_for_a_task(self) -> None:
+        while not (Path(self.folder) / "begun").exists():
+            time.sleep(0.02)
+
+    def __call__(self) -> LeastSquares:
+        function, condemned = differentiated(wavy), Path(self.folder) / "condemned"
+
+        def doomed(x):
+            if condemned.exists():
+                import ray
+
+                if ray.get_runtime_context().get_node_id() == condemned.read_text():
+                    (Path(self.folder) / "begun").touch()
+                    time.sleep(600)
+                self.wait_for_a_task()
+            return function(x)
+
+        return LeastSquares(doomed, 2, lower=-10, upper=10)
+
+
+@dataclass(frozen=True)
 class Slow:
     """The wavy problem with a pause in each call with the first parameter below a limit."""
 
