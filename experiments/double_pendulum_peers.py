@@ -44,7 +44,7 @@ class Recurrent(eqx.Module):
         place, speed = LINE @ last
         upper = self.first(jnp.concatenate([place, 10 * speed]), state[0])
         lower = self.second(upper[0], state[1])
-        line = place + speed * jnp.arange(1.0, CHUNK + 1.0)[:, None]
+        line = place[None] + speed[None] * jnp.arange(1.0, CHUNK + 1.0)[:, None]
         found = (line + 0.1 * self.out(lower[0]).reshape(CHUNK, 4)).reshape(CHUNK, 2, 2)
         length = jnp.sqrt(jnp.sum(found**2, axis=2, keepdims=True) + 1e-6)
         return (upper, lower), (found / length).reshape(CHUNK, 4)

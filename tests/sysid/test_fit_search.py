@@ -85,7 +85,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "integrator": {"integrator": kn.SemiImplicitEuler()},
     "step was '0.005 s', is '0.0025 s'": {"step": 0.003},
     "drive was 'held', is 'linear'": {"drive": "linear"},
-    "observe": {"observe": {"height": lambda model, state: state.q}},
     "noise of q": {"noise": {"q": 2e-4}},
     "pieces": {"loss": "multiple shooting"},
     "contact": {"contact": kn.contact.Impulse()},
