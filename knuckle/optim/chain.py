@@ -43,9 +43,9 @@ class Chain:
     def split(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """A vector of all rows as data (piece, row), ties (piece, row), rows of shared numbers, rows of own numbers."""
         count, data, own, _ = self.sizes
-        ends = np.cumsum([count * data, count * own, len(self.alone)])
-        parts = np.split(rows, ends)
-        return parts[0].reshape(count, data), parts[1].reshape(count, own), parts[2], parts[3].reshape(count, own)
+        ties, alone, last = count * data, count * (data + own), count * (data + own) + len(self.alone)
+        first, second, own_rows = rows[:ties], rows[ties:alone], rows[last:]
+        return first.reshape(count, data), second.reshape(count, own), rows[alone:last], own_rows.reshape(count, own)
 
     def __matmul__(self, vector: np.ndarray) -> np.ndarray:
         count, _, own, shared = self.sizes
@@ -59,6 +59,8 @@ class Chain:
         """J^T times a vector."""
         data, ties, alone, own = self.split(rows)
         z = data.reshape(-1) @ _rows(self.by_shared) + ties.reshape(-1) @ _rows(self.tie_by_shared) + alone @ self.alone
+        if not own.size:
+            return z
         s = np.einsum("kij,ki->kj", self.by_own, data) + np.einsum("kij,ki->kj", self.tie_by_own, ties)
         s += self.own_alone * own
         s[1:] += (self.tie_by_next * ties)[:-1]

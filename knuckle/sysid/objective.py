@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -118,7 +119,7 @@ class Objective:
             *(f"weight {k}" for k in range(weights)),
         )
 
-    @property
+    @cached_property
     def prior(self) -> np.ndarray:
         """Deviations that are expected of the free numbers."""
         instruments = [INSTRUMENTS[kind] for kind in self.simulator.instruments.kinds]
@@ -236,20 +237,20 @@ class Objective:
     def jacobian(self, y: np.ndarray, by_z: np.ndarray, by_start: np.ndarray, alone: np.ndarray) -> Chain:
         """Of those by free numbers and starts."""
         ends, known = 2 * self.nv, np.asarray(self.shots.known)
-        joined = np.asarray(self.shots.joined)[:, None] * self.tie_weight()
         if self.fixed_starts:
-            own, joined, known = np.zeros((*y.shape, 0)), joined[:, :0], known[:, :0]
+            own, joined, known = np.zeros((*y.shape, 0)), known[:, :0], known[:, :0]
         else:
-            own = by_start * known[:, None, :]
+            own, joined = by_start * known[:, None, :], np.asarray(self.shots.joined)[:, None] * self.tie_weight()
         data = slice(0, y.shape[1] - ends)
-        slope = 1.0
+        by_shared, by_own = by_z[:, data], own[:, data]
         if self.robust != "squares":
             slope = as_squares(self.robust, self.tolerance, y[:, data])[1][..., None]
+            by_shared, by_own = slope * by_shared, slope * by_own
         ties = slice(data.stop, data.stop + joined.shape[1])
         following = -joined * np.roll(known, -1, axis=0)
         tied = joined[..., None]
         return Chain(
-            *(slope * by_z[:, data], slope * own[:, data], tied * by_z[:, ties], tied * own[:, ties]),
+            *(by_shared, by_own, tied * by_z[:, ties], tied * own[:, ties]),
             *(following, alone, np.ones_like(following)),
         )
 
