@@ -88,10 +88,13 @@ def by_least_squares(runs):
 
 
 @pytest.mark.parametrize(
-    ("solver", "off"), [(LBFGSB(value_tolerance=1e-9), 0.1), (Adam(epochs=300, rate=0.1, last_rate=1e-5, batch=2), 1.0)]
+    ("solver", "off"), [(LBFGSB(value_tolerance=1e-9), 0.1), (Adam(epochs=1000, rate=0.1, last_rate=1e-6), 0.2)]
 )
 def test_other_solvers_come_to_the_same_end(solver, off, runs, by_least_squares):
-    """Far from where they begin; `off` in deviations."""
+    """Far from where they begin; `off` in deviations: so little that intervals are still those of the fit.
+
+    Adam with all pieces in each step; with batches of two of these four pieces it ends about one deviation away.
+    """
     fit = kn.fit(MODEL, runs, FREE, held_out=0, solver=solver)
     for a, b in zip(by_least_squares.estimates, fit.estimates, strict=True):
         assert abs(a.value - a.before) > 20 * a.deviation
