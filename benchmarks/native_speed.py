@@ -23,6 +23,7 @@ import peers
 
 import knuckle as kn
 from knuckle import native
+from knuckle.simulate import kinematic_zeros
 
 HERE = Path(__file__).parent
 STEPS, DT = 500, 1e-3
@@ -75,6 +76,8 @@ def double_pendulum(folder: Path, budget: float) -> list[Row]:
     fold = native.jit(lambda q, qd: end(model, q, qd))
     rows = [measure(work, "knuckle, parameters folded", bound(fold, q, qd), budget, STEPS)]
     rows += [measure(work, "knuckle, parameters free", bound(native.jit(end), model, q, qd), budget, STEPS)]
+    zeros = native.jit(end, sparse=lambda model, *_: kinematic_zeros(model))  # as rollout(native=True) has it
+    rows += [measure(work, "knuckle, only zeros known", bound(zeros, model, q, qd), budget, STEPS)]
     rows += [measure(work, "jax.jit", bound(jax.jit(end), model, q, qd), budget, STEPS)]
     rows += [measure(work, n, m, budget, STEPS) for n, m in peers.double_pendulum_steps(folder, q, qd, STEPS, DT)]
     work = "double pendulum, gradient of 500 steps"

@@ -7,6 +7,7 @@ Where all inertia is free, and links cannot all be told apart, the quantities ar
 masses and moments that forces depend on. An error is relative to the true value (of an entry of a link's first or
 second moments: to the largest entry of these), or to a tenth of what was known before where that is more. Logs are made
 by RK4 with a step of 1.25 ms; on the ground with the integrator and step of the fit, whose error is of first order.
+Two further studies (`known_truth_robust.py`) judge noisy efforts, and predictions of a model that lacks an effect.
 Run: python experiments/known_truth.py [--quick] [--seeds FIRST END] [MECHANISM...]. Each run is kept in
 experiments/results/known_truth.json at once and is not made again: a study goes on where it was, and may be shared by
 processes with seeds of their own. Delete the file to begin anew. The table is of all that is kept (with --quick
@@ -25,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import jax
+import known_truth_robust as robust
 import numpy as np
 from known_truth_mechanisms import MECHANISMS, Log, Mechanism, Truth, cartpole, double_pendulum, drawn, prior_deviations
 
@@ -120,6 +122,29 @@ def extend(path: Path, name: str, seeds: tuple[int, int] | None) -> None:
             add(content["studies"][name], seed, row, words)
 
 
+def extend_robust(path: Path, name: str, seeds: tuple[int, int] | None) -> None:
+    """The same of the further studies."""
+    study = robust.STUDIES[name]
+    first, end = seeds or (0, study.truths)
+    with kept(path) as content:
+        known = content.setdefault("robust", {}).setdefault(name, {})
+        missing = [seed for seed in range(first, end) if str(seed) not in known]
+    for seed in missing:
+        row = study.run(seed)
+        print(f"{name} {seed}: {row}", flush=True)
+        with kept(path) as content:
+            rows = content["robust"][name]
+            content["robust"][name] = dict(sorted({**rows, str(seed): row}.items(), key=lambda item: int(item[0])))
+
+
+def claims(studies: Sequence[dict], more: dict[str, dict]) -> list[dict]:
+    """What must hold, with what was measured."""
+    made = [robust.within(f"{study['mechanism']}: coverage", counts(study)["covered"]) for study in studies]
+    for name, rows in more.items():
+        made += robust.STUDIES[name].claims(list(rows.values()))
+    return made
+
+
 def add(study: dict, seed: int, row: dict, words: list[str]) -> None:
     """One more run; what the fit of the first seed says is what the table shows."""
     study["rows"] = dict(sorted({**study["rows"], str(seed): row}.items(), key=lambda item: int(item[0])))
@@ -200,7 +225,7 @@ def quick() -> dict:
 
 def main(arguments: Sequence[str] | None = None) -> list[dict]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mechanisms", nargs="*", choices=[*MECHANISMS, []], help="by default all")
+    parser.add_argument("mechanisms", nargs="*", choices=[*MECHANISMS, *robust.STUDIES, []], help="by default all")
     parser.add_argument("--seeds", type=int, nargs=2, metavar=("FIRST", "END"), help="END is not made")
     parser.add_argument("--quick", action="store_true", help="the cartpole, 8 runs, nothing written")
     options = parser.parse_args(arguments)
@@ -208,12 +233,14 @@ def main(arguments: Sequence[str] | None = None) -> list[dict]:
     with jax.enable_x64(True):
         if options.quick:
             return [quick()]
-        for name in options.mechanisms or MECHANISMS:
-            extend(path, name, options.seeds)
+        for name in options.mechanisms or (*MECHANISMS, *robust.STUDIES):
+            (extend_robust if name in robust.STUDIES else extend)(path, name, options.seeds)
     with jax.enable_x64(True), kept(path) as content:
         content["passive"] = content["passive"] or passive_words()
         studies = [content["studies"][name] for name in MECHANISMS if content["studies"].get(name, {}).get("rows")]
-        text = table(studies, content["passive"])
+        more = {name: rows for name, rows in content.get("robust", {}).items() if rows}
+        content["claims"] = claims(studies, more)
+        text = table(studies, content["passive"]) + "\n\n" + robust.table(more, content["claims"])
         (RESULTS / "known_truth.md").write_text(text + "\n")
     print(text)
     return studies

@@ -6,14 +6,16 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import knuckle as kn
 from knuckle.cli_common import err, out, plain
-from knuckle.model.joints import neutral
+from knuckle.cli_logs import Reading, recordings_of
 
 if TYPE_CHECKING:
+    from knuckle.hybrid import Calibration
     from knuckle.sysid import Recording
 
 
@@ -53,10 +55,12 @@ def start(
     return model.state(at, velocity)
 
 
-def controls(model: kn.Model, state: kn.State, text: str) -> np.ndarray:
-    """One control that is held."""
-    if text == "hold":
-        return _holding(model, state)
+def controls(model: kn.Model, state: kn.State, text: str | None) -> np.ndarray:
+    """One control that is held: by default that of the state, a keyframe's."""
+    if text is None and state.control is not None:
+        return np.asarray(state.control)
+    if text is None or text == "hold":
+        return np.asarray(model.holding_control(np.asarray(state.q)))
     values = _numbers(text, "--control")
     if model.nu == 0:
         raise ValueError(f"--control {text}: {model.name} has no actuators")
@@ -68,32 +72,46 @@ def controls(model: kn.Model, state: kn.State, text: str) -> np.ndarray:
     return np.broadcast_to(values, (model.nu,)).copy() if len(values) == 1 else values
 
 
-def _holding(model: kn.Model, state: kn.State) -> np.ndarray:
-    """The control at which each position servo pulls to where it stands; zero for all other actuators."""
-    actuators = model.actuators
-    moved = np.asarray(kn.difference(model, jnp.asarray(neutral(model.topology)), jnp.asarray(state.q)))
-    length = np.zeros(model.nu)
-    np.add.at(length, list(actuators.entry_actuator), actuators.gear * moved[list(actuators.entry_dof)])
-    gain = np.asarray(actuators.gain)
-    return np.divide(-actuators.bias[:, 1] * length, gain, out=np.zeros(model.nu), where=gain != 0)
-
-
-def logged(model: kn.Model, control: str, placed: bool) -> Recording | None:
+def logged(model: kn.Model, control: str | None, placed: bool, reading: Reading, calibration: Calibration):
     """The recording that a control names, if it is neither numbers nor a word, from where on it is known.
+
+    It is what the robot did, not what instruments said of it, where their offsets and gains are known.
 
     placed: where to start is given by other options, so that only controls must be known there.
     """
-    from knuckle.sysid.readers import SUFFIXES, read_recordings
+    from knuckle.sysid.readers import SUFFIXES
 
+    if control is None:
+        return None
     path = Path(control)
     if control == "hold" or _are_numbers(control) or not (path.exists() or path.suffix.lower() in SUFFIXES):
         return None
-    found = read_recordings(control, model)
+    found = recordings_of(model, [control], reading.knowing(calibration))
     if len(found.report):
         out.print(found.report.table())
     if len(found) > 1:
         _note(f"{control} holds {len(found)} recordings; simulated is the first")
-    return _known_part(model, found[0], control, placed)
+    return corrected(model, _known_part(model, found[0], control, placed), calibration)
+
+
+def corrected(model: kn.Model, log: Recording, calibration: Calibration) -> Recording:
+    """A recording without what instruments added to it: offsets and gains of channels, and late stamps of efforts."""
+    from knuckle.sysid import Channel, shift
+
+    offsets, gains = dict(calibration.offsets), dict(calibration.gains)
+    for key in (key for key in log.channels if key in offsets or key in gains):
+        channel = log[key]
+        off, gain = np.array(offsets.get(key, 0.0)), np.array(gains.get(key, 1.0))
+        if key == "q" and model.nq != model.nv:
+            values = np.asarray(jax.vmap(lambda q, off=off: jnp.asarray(kn.retract(model, q, -off)))(channel.values))
+        else:
+            values = (channel.values - off) / gain
+        log = log.replace(**{key: Channel(values, channel.valid, channel.names)})
+    if calibration.effort_delay and "tau" in log.channels:
+        log = shift(log, "tau", -calibration.effort_delay)
+    for line in calibration.in_words():
+        _note(f"as the model's file says: {line}")
+    return log
 
 
 def _note(text: str) -> None:
@@ -134,11 +152,14 @@ def _start_of(model: kn.Model, log: Recording) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(q), np.asarray(qd)
 
 
-def driven(model: kn.Model, log: Recording, dt: float, steps: int) -> np.ndarray:
-    """Controls in the middle of each step: commands are held from sample to sample, measured torques linear."""
+def driven(model: kn.Model, log: Recording, dt: float, steps: int, late: float = 0.0) -> np.ndarray:
+    """Controls in the middle of each step: commands are held from sample to sample, measured torques linear.
+
+    late: seconds after which controls act, as seen by sensors.
+    """
     from knuckle.sysid.drives import controls_of, drive_channel
 
-    values, since, at = controls_of(model, log), log.time - log.time[0], dt * (np.arange(steps) + 0.5)
+    values, since, at = controls_of(model, log), log.time - log.time[0], dt * (np.arange(steps) + 0.5) - late
     channel = drive_channel(log)
     if channel == "tau":
         return np.array([np.interp(at, since, column) for column in values.T]).reshape(model.nu, steps).T

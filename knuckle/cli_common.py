@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +20,8 @@ out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highli
 
 ROBOT_OR_HYBRID = "A built-in robot, or the path of a URDF, MJCF or .knuckle file."
 FLOATING = "Free or fix the base; by default as in the file."
-REPAIR_INERTIA = "Mend inertia that no real body can have, and say where."
+REPAIR_INERTIA = "Repair inertia that no real body can have, and say where."
+FORCE = "Replace files in the folder that no command of knuckle wrote."
 BY_FILE = "by default as a .knuckle file says, or none"
 
 
@@ -57,6 +60,31 @@ METHODS = {
 WITH_CONTACT = (Method.SEMI_IMPLICIT, Method.IMPLICIT)
 
 
+_started: list[float] = []  # moment of the monotonic clock at which the process began, if it is a command
+
+
+def process_begins() -> None:
+    """Remember when this process began: a command that is limited in time counts its imports too.
+
+    By its computing time: a shell that replaces itself by its last command hands on its own age.
+    """
+    _started[:] = [time.monotonic() - time.process_time()]
+
+
+def began() -> float:
+    """When this command began, on the monotonic clock."""
+    return _started.pop() if _started else time.monotonic()
+
+
+@contextmanager
+def at_work(text: str) -> Iterator[None]:
+    """Say what is going on: in motion on a terminal, else in a line."""
+    if not out.is_terminal:
+        out.print(plain(text))
+    with out.status(plain(text)):
+        yield
+
+
 def fail(message: str, code: int = 1) -> NoReturn:
     err.print(f"[bold red]error:[/] {plain(message)}")
     raise typer.Exit(code)
@@ -90,7 +118,7 @@ def worded(value: Any) -> Any:
 
 
 def load(robot: str, floating: bool | None = None, repair_inertia: bool = False) -> kn.Model:
-    """A built-in robot by name, else a file; what the reader mended or left out is shown."""
+    """A built-in robot by name, else a file; what the reader repaired or left out is shown."""
     from knuckle import robots
 
     built_in = robot in robots.names()
@@ -125,7 +153,7 @@ def chosen(file: kn.Hybrid, contact: Touching | None, integrator: Method | None 
     able = tuple(type(METHODS[name]) for name in WITH_CONTACT)
     if touching is not None and stepped is not None and not isinstance(stepped, able):
         raise ValueError(f"contact needs --integrator {' or '.join(WITH_CONTACT)}, got {type(stepped).__name__}")
-    return kn.Hybrid(file.model, file.blueprint, touching, stepped, file.dt)
+    return kn.Hybrid(file.model, file.blueprint, touching, stepped, file.dt, calibration=file.calibration)
 
 
 def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:
@@ -145,11 +173,3 @@ def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:
         if not isinstance(loaded(*others), LoadError):
             raise ValueError(f"{found}\nit loads with {option}")
     raise found
-
-
-def made_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out: cannot make the folder {folder} ({error.strerror})") from error
-    return folder

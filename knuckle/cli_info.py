@@ -12,9 +12,11 @@ import numpy as np
 import typer
 
 import knuckle as kn
+from knuckle import cli_options as o
 from knuckle.cli_common import (
     BY_FILE,
     FLOATING,
+    FORCE,
     REPAIR_INERTIA,
     ROBOT_OR_HYBRID,
     Method,
@@ -26,6 +28,8 @@ from knuckle.cli_common import (
     plain,
     read_hybrid,
 )
+from knuckle.cli_folder import check_not_strange, mark_written
+from knuckle.cli_logs import Reading, recordings_of, show_logs
 
 Floating = Annotated[bool | None, typer.Option("--floating/--fixed", help=FLOATING)]
 Repair = Annotated[bool, typer.Option("--repair-inertia", help=REPAIR_INERTIA)]
@@ -33,17 +37,38 @@ Repair = Annotated[bool, typer.Option("--repair-inertia", help=REPAIR_INERTIA)]
 
 def info(
     robot: Annotated[str, typer.Argument(help=ROBOT_OR_HYBRID)],
+    logs: Annotated[
+        list[str] | None, typer.Argument(help="Logs or folders: what is read in them, and what is found.")
+    ] = None,
+    column: o.Column = None,
+    ignore: o.Ignore = None,
+    units: o.Units = None,
+    quaternion: o.Quaternion = None,
+    rate: o.Rate = None,
+    shift: o.Shift = None,
+    gain: o.DriveGain = None,
+    currents: o.Currents = False,
+    max_bytes: o.MaxBytes = None,
     contact: Annotated[
         Touching | None, typer.Option(help=f"How bodies touch: has parameters and taps of its own; {BY_FILE}.")
     ] = None,
     floating: Floating = None,
     repair_inertia: Repair = False,
 ) -> None:
-    """Show what is in a model, what of it can be fitted, and which quantities networks can act on (taps)."""
+    """Show what is in a model, what of it can be fitted, and which quantities networks can act on (taps).
+
+    With logs: what their columns are, what is recorded, and what was found in them.
+    """
+    reading = Reading(column, ignore, units, quaternion, rate, max_bytes, shift, gain, currents)
     with jax.enable_x64(True):
         try:
             file = read_hybrid(robot, floating, repair_inertia)
-            hybrid = chosen(kn.Hybrid(file.model, file.blueprint, file.contact), contact)
+            if logs:
+                return show_logs(file.model, recordings_of(file.model, logs, reading.knowing(file.calibration)))
+            if reading != Reading():
+                raise ValueError("--column, --ignore, --units and the like say how logs are read: name a log")
+            parts = kn.Hybrid(file.model, file.blueprint, file.contact, calibration=file.calibration)
+            hybrid = chosen(parts, contact)
             taps = kn.list_taps(hybrid.model, contact=hybrid.contact)
         except (ValueError, OSError) as error:
             fail(str(error))
@@ -54,6 +79,8 @@ def info(
         _print_extras(model)
         if hybrid.blueprint is not None:
             out.print(plain(repr(hybrid.blueprint)))
+        for line in hybrid.calibration.in_words():
+            out.print(plain(line))
         out.print("\n[bold]can be fitted[/] (knuckle fit --free PATTERN)")
         out.print(_fittable(model, hybrid.contact))
         out.print("\n[bold]taps[/] (knuckle fit --network TAP)")
@@ -74,18 +101,21 @@ def export(
     ] = None,
     floating: Floating = None,
     repair_inertia: Repair = False,
+    force: Annotated[bool, typer.Option("--force", help=FORCE)] = False,
 ) -> None:
     """Write a robot as URDF or MJCF, or one step of its simulation as C that allocates nothing, networks included."""
     with jax.enable_x64(True):
         try:
             hybrid = chosen(read_hybrid(robot, floating, repair_inertia), contact, integrator)
             if target.suffix == ".c":
-                written = _export_c(hybrid, target, dt)
+                written = _export_c(hybrid, target, dt, force)
             else:
                 if (dt, contact, integrator) != (None, None, None):
                     raise ValueError(f"--dt, --contact and --integrator are for a .c file, not {target}")
                 _refuse_networks(hybrid, target)
+                check_not_strange(target.parent, [target.name], force)
                 kn.save(hybrid.model, target)
+                mark_written(target.parent, [target.name])
                 written = target
         except (ValueError, OSError, NotImplementedError) as error:
             fail(str(error))
@@ -100,7 +130,7 @@ def _refuse_networks(hybrid: kn.Hybrid, target: Path) -> None:
         raise ValueError(f"{target.suffix} holds no networks, and there are some at {taps}; .c does")
 
 
-def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None) -> Path:
+def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None, force: bool) -> Path:
     """The step as C, with header, example and CMake file beside it, in the folder of the target."""
     dt = dt if dt is not None else hybrid.dt or 1e-3
     if not (math.isfinite(dt) and dt > 0):
@@ -119,7 +149,10 @@ def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None) -> Path:
         raise ValueError(f"{target.name}: a C function's name has only letters, digits and _; for example {name}.c")
     if not target.parent.is_dir():
         raise ValueError(f"there is no folder {target.parent}")
+    files = [target.name, f"{name}.h", "example.c", "CMakeLists.txt"]
+    check_not_strange(target.parent, files, force)
     kn.native.export_c(step, (state, control), target.parent, name)
+    mark_written(target.parent, files)
     return target
 
 

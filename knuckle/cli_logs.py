@@ -1,4 +1,4 @@
-"""Logs of `knuckle fit`: how they are read, and what is shown of them."""
+"""Logs of `knuckle fit`, `simulate` and `info`: how they are read, and what is shown of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import knuckle as kn
-from knuckle.cli_common import out, plain
+from knuckle.cli_common import at_work, columns, out, plain
 from knuckle.cli_parse import numbers, pairs, positive
 
 if TYPE_CHECKING:
+    from knuckle.deadline import Deadline
+    from knuckle.hybrid import Calibration
     from knuckle.sysid import Recording, Recordings
 
 SHOWN = 20  # recordings
+CHECKS = 0.25  # share of the time after which forces are not checked any more
 
 
 class Reading(NamedTuple):
@@ -25,6 +28,13 @@ class Reading(NamedTuple):
     rate: float | None = None
     max_bytes: int | None = None
     shift: Sequence[str] | None = None
+    gain: Sequence[str] | None = None  # JOINT=VALUE
+    currents: bool = False
+    known_gains: tuple[tuple[str, float], ...] = ()  # of a .knuckle file, where options give none
+
+    def knowing(self, calibration: Calibration) -> Reading:
+        """With the drive gains of a model that was fitted to currents."""
+        return self._replace(known_gains=calibration.drive_gains)
 
     def options(self) -> dict[str, Any]:
         """For `read_recordings`."""
@@ -37,6 +47,8 @@ class Reading(NamedTuple):
             "units": self.units,
             "quaternion": self.quaternion,
             "rate": self.rate,
+            "gains": numbers(self.gain, "--gain", "JOINT=VALUE") or dict(self.known_gains),
+            "currents": self.currents,
         }
 
     def shifts(self) -> dict[str, float]:
@@ -44,19 +56,35 @@ class Reading(NamedTuple):
         return numbers(self.shift, "--shift", "CHANNEL=SECONDS")
 
 
-def read(model: kn.Model, logs: Sequence[str], held_out: Sequence[str], reading: Reading):
+def read(
+    model: kn.Model, logs: Sequence[str], held_out: Sequence[str], reading: Reading, deadline: Deadline | None = None
+):
     """Recordings to fit to, with findings of all logs, and those that the fit does not see."""
-    from knuckle import sysid
-
-    options, shifts = reading.options(), reading.shifts()
-    found = _shifted(sysid.read_recordings(logs, model, **options), shifts)
-    unseen = _shifted(sysid.read_recordings(held_out, model, **options), shifts) if held_out else ()
+    with at_work(f"reading {', '.join(map(str, [*logs, *held_out][:3]))}{' ...' * (len(logs) + len(held_out) > 3)}"):
+        found = recordings_of(model, logs, reading, deadline)
+        unseen = recordings_of(model, held_out, reading, deadline) if held_out else ()
     if not len(found):
         raise ValueError(f"there is no recording in {', '.join(logs)}")
     if held_out:
         found.report.extend(unseen.report)  # pyright: ignore[reportAttributeAccessIssue]
     _show(model, found, unseen)
     return found, list(unseen)
+
+
+def recordings_of(
+    model: kn.Model, logs: Sequence[str], reading: Reading, deadline: Deadline | None = None
+) -> Recordings:
+    """The recordings of logs, read as all commands read them."""
+    from knuckle import sysid
+
+    options: dict[str, Any] = {**reading.options(), "deadline": deadline and deadline.share(CHECKS)}
+    return _shifted(sysid.read_recordings(logs, model, **options), reading.shifts())
+
+
+def drive_gains(texts: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The texts of --gain that are channels with an unknown scale, and those that are gains of drives, JOINT=VALUE."""
+    given = list(texts or ())
+    return [text for text in given if "=" not in text], [text for text in given if "=" in text]
 
 
 def _shifted(found: Recordings, shifts: dict[str, float]) -> Recordings:
@@ -73,7 +101,7 @@ def _shifted(found: Recordings, shifts: dict[str, float]) -> Recordings:
             raise ValueError(f"--shift: {channel}={by:g} is more than a recording of {shortest:.4g} s has")
         recordings = [sysid.shift(r, channel, by) if channel in r.channels else r for r in recordings]
         found.report.add("shifted", channel, len(there), "repaired", f"stamps moved by {by:g} s, as --shift says")
-    return sysid.Recordings(recordings, found.report)
+    return sysid.Recordings(recordings, found.report, found.columns, found.drive_gains)
 
 
 def channels_of(recordings: Sequence[Recording]) -> list[str]:
@@ -95,3 +123,40 @@ def _show(model: kn.Model, found: Recordings, unseen: Sequence[Recording]) -> No
     if len(found.report):
         out.print("found in the logs:")
         out.print(found.report.table())
+
+
+def show_logs(model: kn.Model, found: Recordings) -> None:
+    """What columns are, the channels of each recording with their ranges, and all findings."""
+    meanings = dict.fromkeys((c.column, f"{c.channel} {c.entry or ''}".strip(), c.unit or "") for c in found.columns)
+    if meanings:
+        out.print(columns(("column", "is", "unit of the column"), list(meanings)))
+    for recording in found[:SHOWN]:
+        out.print(f"\n[bold]{plain(recording.name)}[/]: {len(recording)} samples over {recording.duration:.4g} s, "
+                  f"every {recording.period:.4g} s")  # fmt: skip
+        out.print(columns(("channel", "least", "mean", "most", "measured", "unit"), _ranges(model, recording)))
+    if len(found) > SHOWN:
+        out.print(f"and {len(found) - SHOWN} more recordings")
+    out.print("\nfound in the logs:" if len(found.report) else "\nnothing to remark")
+    if len(found.report):
+        out.print(found.report.table())
+
+
+def _ranges(model: kn.Model, recording: Recording) -> list[tuple[str, ...]]:
+    """A row for each entry of each channel: least, mean and largest value that was measured."""
+    rows = []
+    for key, channel in recording.channels.items():
+        for j, (name, unit) in enumerate(zip(channel.names, _units(model, key, len(channel.names)), strict=True)):
+            values = channel.values[channel.valid[:, j], j]
+            numbers_of = [f"{x:.4g}" for x in (values.min(), values.mean(), values.max())] if len(values) else [""] * 3
+            rows.append((f"{key} {name}", *numbers_of, f"{100 * channel.valid[:, j].mean():.4g} %", unit))
+    return rows
+
+
+def _units(model: kn.Model, key: str, count: int) -> list[str]:
+    from knuckle.sysid.entries import CHANNELS, dimensions
+
+    known = key in CHANNELS or key.startswith(("pose/", "point/"))
+    kinds = dimensions(model, key) if known else ("number",) * count
+    names = {"q": ("rad", "m"), "qd": ("rad/s", "m/s"), "qdd": ("rad/s^2", "m/s^2"), "tau": ("N m", "N")}
+    angle, length = names.get(key, ("", "m" if known else ""))
+    return [{"angle": angle, "length": length}.get(kind, "") for kind in kinds]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from knuckle.cli_common import BY_FILE, FLOATING, REPAIR_INERTIA, ROBOT_OR_HYBRID, Method, Touching, plain
+from knuckle.cli_common import BY_FILE, FLOATING, FORCE, REPAIR_INERTIA, ROBOT_OR_HYBRID, Method, Touching, plain
 
 ROBOT, LOGS, WHAT, NETWORKS = "Robot and simulation", "Logs", "What is fitted", "Networks"
 COMPARED, SEARCH, SURE, RESULTS = "How it is compared", "Search", "How sure", "Results"
@@ -17,9 +17,11 @@ COMPARED, SEARCH, SURE, RESULTS = "How it is compared", "Search", "How sure", "R
 class Shooting(StrEnum):
     """Losses by the names of the command line."""
 
+    AUTO = "auto"
     MULTIPLE = "multiple"
     SINGLE = "single"
     ONE_STEP = "one-step"
+    TORQUE = "torque"
 
 
 class Weighed(StrEnum):
@@ -102,7 +104,12 @@ Step = Annotated[
 
 Column = Annotated[
     list[str] | None,
-    _option(LOGS, "What a column is, such as 'enc_a=q shoulder [deg]'; again for more.", metavar="NAME=MEANING"),
+    _option(
+        LOGS,
+        "What a column is, such as 'enc_a=q shoulder [deg]'; several by a range counted from 1, both ends included, or "
+        "a pattern: 'q=2:8', 'q=joint_*_pos'; again for more.",
+        metavar="NAME=MEANING",
+    ),
 ]
 Ignore = Annotated[
     list[str] | None, _option(LOGS, "Columns or topics to leave out, such as 'cam_*'; again for more.", metavar="NAME")
@@ -120,13 +127,42 @@ Shift = Annotated[
         metavar="CHANNEL=SECONDS",
     ),
 ]
-MaxBytes = Annotated[int | None, _option(LOGS, "Refuse files that hold more, unpacked; by default 4 GiB.")]
+DriveGain = Annotated[
+    list[str] | None,
+    _option(
+        LOGS,
+        "Torque per motor current of a joint [N m/A], such as elbow=8.4, where the log has currents; again for more.",
+        "--gain",
+        metavar="JOINT=VALUE",
+    ),
+]
+Currents = Annotated[bool, _option(LOGS, "Columns of efforts hold motor currents [A].", "--currents")]
+MaxBytes = Annotated[
+    int | None,
+    _option(LOGS, "Refuse files that hold more, unpacked; by default 256 MiB or 200 times the file, at most 2 GiB."),
+]
 HeldOut = Annotated[
     float | None, _option(LOGS, "Share of the data that the fit does not see, to test it on; by default 0.25.")
 ]
 HeldOutLog = Annotated[
     list[str] | None,
     _option(LOGS, "A log that the fit does not see, in place of a share; again for more.", metavar="LOG"),
+]
+Changed = Annotated[
+    list[str] | None,
+    _option(
+        LOGS,
+        "A log after something changed: measured torques show what (payload, friction, offset); again for more.",
+        metavar="LOG",
+    ),
+]
+Load = Annotated[
+    list[str] | None,
+    _option(
+        LOGS,
+        "A load of known mass in the logs of --changed, such as hand=2.5: estimates the drive gains.",
+        metavar="LINK=KILOGRAMS",
+    ),
 ]
 
 Free = Annotated[
@@ -143,7 +179,13 @@ Offset = Annotated[
     list[str] | None, _option(WHAT, "A channel with an unknown offset, such as q; again for more.", metavar="CHANNEL")
 ]
 Gain = Annotated[
-    list[str] | None, _option(WHAT, "A channel with an unknown scale, such as q; again for more.", metavar="CHANNEL")
+    list[str] | None,
+    _option(
+        WHAT,
+        "A channel with an unknown scale, such as q; or a joint's known torque per current [N m/A], such as elbow=8.4, "
+        "where the log has currents; again for more.",
+        metavar="CHANNEL|JOINT=VALUE",
+    ),
 ]
 Delay = Annotated[list[Late] | None, _option(WHAT, "What may be late, by an unknown time; again for both.")]
 
@@ -170,7 +212,24 @@ GroupLasso = Annotated[
 ]
 Draws = Annotated[int, _option(NETWORKS, "First weights that are tried at most, where some come to a bad place.")]
 
-Loss = Annotated[Shooting, _option(COMPARED, "How simulation and log are compared.")]
+KeepNetworks = Annotated[
+    bool,
+    _option(
+        NETWORKS,
+        "Keep new networks whatever they bring; by default the same is fitted without them too, and they are left out "
+        "unless they make the held-out error smaller.",
+        "--keep-networks",
+    ),
+]
+
+Loss = Annotated[
+    Shooting,
+    _option(
+        COMPARED,
+        "How simulation and log are compared. auto: where torques of all joints were measured, a regression on them "
+        "that roll-outs judge and refine; else multiple shooting. torque: the regression alone.",
+    ),
+]
 Segment = Annotated[float | None, _option(COMPARED, "Seconds of a piece in multiple shooting; by default 0.5 or more.")]
 Robust = Annotated[Weighed, _option(COMPARED, "What measurements far off count; squares: all alike.")]
 Noise = Annotated[
@@ -214,7 +273,9 @@ Solver = Annotated[
 Iterations = Annotated[int | None, _option(SEARCH, "Most steps of --solver in one round (epochs of adam).")]
 Batch = Annotated[int | None, _option(SEARCH, "Pieces of a step of --solver adam; by default all.")]
 LearningRate = Annotated[float | None, _option(SEARCH, "Of --solver adam; by default 0.001.")]
-Seconds = Annotated[float | None, _option(SEARCH, "Most time for the search.")]
+Seconds = Annotated[
+    float | None, _option(SEARCH, "Most time for the whole command, compiling and the report included.")
+]
 Seed = Annotated[int, _option(SEARCH, "Of the held-out part, of networks and of a global search.")]
 Resume = Annotated[bool, _option(SEARCH, "Go on with a fit that was stopped in the folder of --out.", "--resume")]
 
@@ -227,3 +288,4 @@ NextSpeed = Annotated[
 ]
 
 Folder = Annotated[Path | None, _option(RESULTS, "Folder for results; by default runs/<robot>_fit.", "--out")]
+Force = Annotated[bool, _option(RESULTS, FORCE, "--force")]

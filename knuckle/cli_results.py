@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import knuckle as kn
 from knuckle.cli_common import err, out, plain, worded
+from knuckle.cli_folder import all_or_nothing, mark_written
 
 if TYPE_CHECKING:
+    from knuckle.deadline import Deadline
     from knuckle.sysid import Excitation, Fit, Recordings
+    from knuckle.sysid.report import Answer
 
 HYBRID, SAMPLES = "model.knuckle", "posterior.csv"
+CHECKPOINT = "checkpoint.npz"
+CHECKPOINTS = (CHECKPOINT, "checkpoint.rounds.npz")
+
+
+def names_of_results(robot: str, folder: Path) -> list[str]:
+    """Files that a fit of this robot may write into the folder, but for the robot itself."""
+    stem = Path(robot).stem
+    names = [HYBRID, SAMPLES, *CHECKPOINTS, "fit.json", "report.html", f"{stem}.urdf", f"{stem}.xml"]
+    fitted = [path.with_stem(f"{path.stem}_fitted").name for path in map(Path, (HYBRID, f"{stem}.urdf", f"{stem}.xml"))]
+    return [name for name in (*names, *fitted) if not _is_robot(folder / name, robot)]
+
+
+def _is_robot(path: Path, robot: str) -> bool:
+    return path.exists() and Path(robot).exists() and path.samefile(robot)
 
 
 def note(text: str) -> None:
@@ -24,21 +38,34 @@ def note(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    err.print(f"[yellow]warning:[/] {plain(text)}")
+    err.print(f"[bold red]warning:[/] {plain(text)}")
 
 
 class Results:
     """What a fit found and where it is written: the robot, the hybrid model, fit.json and report.html."""
 
-    def __init__(self, folder: Path, robot: str, found: Fit, recordings: Recordings, points, about: dict[str, Any]):
+    def __init__(
+        self,
+        folder: Path,
+        robot: str,
+        found: Fit,
+        recordings: Recordings,
+        points,
+        about: dict[str, Any],
+        deadline: Deadline | None = None,
+        answer: Answer | None = None,
+    ):
+        self.answer = answer
         self.folder, self.robot, self.found, self.recordings = folder, robot, found, recordings
-        self.points, self.about, self.notes = points, about, list[str]()
+        self.points, self.about, self.notes, self.deadline = points, about, list[str](), deadline
 
     def write(self) -> None:
         """All of the files, or what was there before stays."""
+        from knuckle.sysid.measuring import fitted_calibration
+
         found, about = self.found, self.about
-        dt = found.shots.period / found.simulator.substeps
-        rest = {"contact": found.contact, "integrator": found.simulator.integrator, "dt": dt}
+        rest = {"contact": found.contact, "integrator": found.task.integrator, "dt": found.step}
+        rest["calibration"] = fitted_calibration(found, self.recordings.drive_gains)
         origin = {"robot": about["robot"], "logs": about["logs"]}
         with all_or_nothing(self.folder) as (part, written):
             hybrid = self._beside_the_robot(HYBRID)
@@ -46,7 +73,8 @@ class Results:
             fitted = self._saved_robot(part)
             self._report(part)
             if fitted is not None and fitted.suffix == ".urdf":
-                kn.save(found.model, fitted)  # where it stays: it refers to meshes from there
+                mark_written(self.folder, [fitted.name])
+                kn.save(found.plain_model, fitted)  # where it stays: it refers to meshes from there
                 written.append(fitted)
         self._earlier(written)
         out.print(f"wrote {plain(' '.join(sorted(map(str, written))))}")
@@ -71,7 +99,9 @@ class Results:
         from knuckle.sysid.report import write_report
 
         more = {"search": self.points, "recordings": self.recordings, "about": self.about | {"notes": self.notes}}
-        write_report(part, self.found, findings=self.recordings.report, **more)
+        write_report(
+            part, self.found, findings=self.recordings.report, deadline=self.deadline, answer=self.answer, **more
+        )
 
     def _saved_robot(self, part: Path) -> Path | None:
         """The robot in its own format if that holds what was fitted, else as MJCF; a URDF is only tried here."""
@@ -82,7 +112,7 @@ class Results:
             path = self._beside_the_robot(f"{stem}.urdf")
             try:
                 with tempfile.TemporaryDirectory() as trial:
-                    kn.save(found.model, Path(trial) / path.name)
+                    kn.save(found.plain_model, Path(trial) / path.name)
             except ValueError as error:
                 warn(f"{error}\nso the fitted robot is written as MJCF, {stem}.xml")
                 self.notes.append(f"URDF cannot hold what was fitted: the fitted robot is MJCF, {stem}.xml")
@@ -107,32 +137,14 @@ class Results:
     def _beside_the_robot(self, name: str) -> Path:
         """A file of the folder that is not the robot itself."""
         path = self.folder / name
-        same = path.exists() and Path(self.robot).exists() and path.samefile(self.robot)
-        return path.with_stem(f"{path.stem}_fitted") if same else path
+        return path.with_stem(f"{path.stem}_fitted") if _is_robot(path, self.robot) else path
 
     def _earlier(self, written: Sequence[Path]) -> None:
         """Say which files of an earlier fit stay that this one does not write."""
         stem = Path(self.robot).stem
         for path in (self.folder / name for name in (f"{stem}.urdf", f"{stem}.xml", SAMPLES)):
-            own = Path(self.robot).exists() and path.exists() and path.samefile(self.robot)
-            if path.exists() and path not in written and not own:
+            if path.exists() and path not in written and not _is_robot(path, self.robot):
                 note(f"{path} is not of this fit but of an earlier one")
-
-
-@contextmanager
-def all_or_nothing(folder: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """A folder whose files move into this one at the end, and their names; if anything goes wrong, none does."""
-    part, written = folder / f".{os.getpid()}.part", []
-    try:
-        part.mkdir()
-        yield part, written
-        for path in part.iterdir():
-            os.replace(path, folder / path.name)
-            written.append(folder / path.name)
-    except OSError as error:
-        raise OSError(f"writing to {folder}: {error}; what was there before is whole") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def about_fit(robot: str, recordings: Recordings, logs: Sequence[str], options: dict) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,12 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 import knuckle as kn
+from knuckle import cli_options as o
 from knuckle.cli_begin import controls, driven, logged, start
 from knuckle.cli_common import (
     BY_FILE,
     FLOATING,
+    FORCE,
     METHODS,
     REPAIR_INERTIA,
     ROBOT_OR_HYBRID,
@@ -25,14 +27,19 @@ from knuckle.cli_common import (
     chosen,
     err,
     fail,
-    made_folder,
     out,
     plain,
     read_hybrid,
 )
+from knuckle.cli_folder import made_folder
+from knuckle.cli_logs import Reading
 from knuckle.cli_results import HYBRID
-from knuckle.cli_write import compare, write
+from knuckle.cli_write import FILES, compare, write
 from knuckle.contact.resolve import ContactModel
+from knuckle.simulate import first_not_finite
+
+if TYPE_CHECKING:
+    from knuckle.sysid import Recording
 
 MOST_STEPS, LEAST_PIECES, LONGEST_PIECE = 1_000_000, 100, 2000
 
@@ -71,40 +78,56 @@ def simulate(
         str | None, typer.Option(help="Start at this keyframe of the file. Without --q or this: at its first, if any.")
     ] = None,
     control: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="One number per actuator, or one for all; hold: servos hold the start, motors rest; or a log whose "
-            "controls, or torques, are done again from where it starts."
+            "controls, or torques, are done again from where it starts. By default a keyframe's controls, or hold."
         ),
-    ] = "hold",
+    ] = None,
+    column: o.Column = None,
+    ignore: o.Ignore = None,
+    units: o.Units = None,
+    quaternion: o.Quaternion = None,
+    rate: o.Rate = None,
+    shift: o.Shift = None,
+    gain: o.DriveGain = None,
+    currents: o.Currents = False,
+    max_bytes: o.MaxBytes = None,
     floating: Annotated[bool | None, typer.Option("--floating/--fixed", help=FLOATING)] = None,
     repair_inertia: Annotated[bool, typer.Option("--repair-inertia", help=REPAIR_INERTIA)] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; by default runs/<robot>.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help=FORCE)] = False,
 ) -> None:
     """Simulate a robot, with the networks of a .knuckle file, and write its trajectory (npz, csv) and a plot."""
     with jax.enable_x64(True):
         try:
             hybrid = _simulated(robot, floating, repair_inertia, integrator, contact)
             model = hybrid.model
-            log = logged(model, control, placed=q is not None or keyframe is not None)
+            reading = Reading(column, ignore, units, quaternion, rate, max_bytes, shift, gain, currents)
+            known = hybrid.calibration
+            log = logged(model, control, q is not None or keyframe is not None, reading, known)
+            _check_used(reading, log)
             dt = hybrid.dt or 1e-3 if dt is None else dt
             steps = _steps(time if time is not None else 5.0 if log is None else log.duration, dt)
             state = start(model, q, qd, keyframe, log)
             if log is None:
                 table = np.tile(controls(model, state, control), (steps, 1))
             else:
-                table = driven(model, log, dt, steps)
+                table = driven(model, log, dt, steps, known.actuator_delay + known.sensor_delay)
             _check_pairs(model, hybrid.contact)
-            folder = made_folder(folder or Path("runs") / _name(robot))
+            folder = made_folder(folder or Path("runs") / _name(robot), FILES, force)
         except (ValueError, OSError) as error:
             fail(str(error))
         _announce(hybrid, state)
         run = _simulate(hybrid, state, table, dt)
         if len(run.motion.time) < 2:
             fail(f"{run.ended_by} at the first step: nothing is written", _code(run))
-        write(model, run.motion, folder, f"{model.name}   {type(hybrid.integrator).__name__}, dt = {dt:g} s")
+        try:
+            write(model, run.motion, folder, f"{model.name}   {type(hybrid.integrator).__name__}, dt = {dt:g} s")
+        except OSError as error:
+            fail(str(error))
         if log is not None:
             compare(model, run.motion, log)
     if run.unsolved:
@@ -125,7 +148,13 @@ def _simulated(
 ) -> kn.Hybrid:
     file = read_hybrid(robot, floating, repair_inertia)
     stepped = file.integrator or METHODS[Method.SEMI_IMPLICIT]
-    return chosen(kn.Hybrid(file.model, file.blueprint, file.contact, stepped, file.dt), contact, integrator)
+    parts = kn.Hybrid(file.model, file.blueprint, file.contact, stepped, file.dt, calibration=file.calibration)
+    return chosen(parts, contact, integrator)
+
+
+def _check_used(reading: Reading, log: Recording | None) -> None:
+    if log is None and reading != Reading():
+        raise ValueError("--column, --ignore, --units and the like say how a log is read, and --control names none")
 
 
 def _weightless_joints(model: kn.Model, state: kn.State) -> list[str]:
@@ -180,7 +209,7 @@ def _simulate(hybrid: kn.Hybrid, state: kn.State, table: np.ndarray, dt: float) 
     """Pieces of a roll-out, so that there is progress to show, and something to keep when it is interrupted."""
     from knuckle import native  # loads LLVM
 
-    model, steps = hybrid.model, len(table)
+    model, steps, state = hybrid.model, len(table), kn.State(state.q, state.qd)
     piece = min(math.ceil(steps / LEAST_PIECES), LONGEST_PIECE)
     compiler = native.jit if jax.default_backend() == "cpu" else jax.jit
     advance = compiler(lambda s, controls, time: _kept(hybrid.rollout(s, controls, dt=dt, time=time)))
@@ -193,12 +222,13 @@ def _simulate(hybrid: kn.Hybrid, state: kn.State, table: np.ndarray, dt: float) 
             for done in range(0, steps, piece):
                 rows, flags, state = advance(state, padded[done : done + piece], done * dt)
                 after, solved = (np.asarray(x)[: steps - done] for x in (rows, flags))
-                count = _finite_rows(after)
+                fault = first_not_finite(model, after[:, : model.nq], after[:, model.nq :])
+                count = len(after) if fault is None else fault[0]
                 states.append(after[:count])
                 unsolved += int(np.sum(~solved[:count]))
                 progress.update(task, completed=done + count, description="simulating")
-                if count < len(after):
-                    ended_by = DIVERGED
+                if fault is not None:
+                    ended_by = f"{DIVERGED} at step {done + count}, first of all {fault[1]}"
                     break
     except KeyboardInterrupt:
         ended_by = INTERRUPTED
@@ -213,9 +243,3 @@ def _kept(motion: kn.Trajectory) -> tuple[jax.Array, jax.Array, kn.State]:
     states = jnp.concatenate([motion.q, motion.qd], axis=1)
     solved = jnp.ones(len(states), bool) if motion.contact is None else motion.contact.converged
     return states, solved, motion.last
-
-
-def _finite_rows(values: np.ndarray) -> int:
-    """How many rows there are before the first that has an entry which is not finite."""
-    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    return int(broken[0]) if len(broken) else len(values)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from knuckle.cli_common import out, plain
+from knuckle.cli_common import at_work, out, plain
 
 if TYPE_CHECKING:
     from knuckle.sysid import Excitation, Fit
@@ -37,7 +37,7 @@ def propose(found: Fit, path: Path, speed: float | None) -> Excitation:
     """The motion to record next, on the console and as a file."""
     from knuckle import sysid
 
-    with out.status("looking for the next experiment"):
+    with at_work("looking for the next experiment"):
         proposed = sysid.excite(found, speed=speed)
     sysid.save(proposed.recording, path)
     out.print(plain(repr(proposed)))

@@ -11,9 +11,12 @@ import numpy as np
 
 import knuckle as kn
 from knuckle.cli_common import out, plain
+from knuckle.cli_folder import all_or_nothing
 
 if TYPE_CHECKING:
     from knuckle.sysid import Recording
+
+FILES = ("trajectory.npz", "trajectory.csv", "motion.png")
 
 
 def _energies(model: kn.Model, motion: kn.Trajectory) -> dict[str, np.ndarray]:
@@ -33,12 +36,13 @@ def write(model: kn.Model, motion: kn.Trajectory, folder: Path, title: str) -> N
     arrays = {"time": motion.time, "q": motion.q, "qd": motion.qd, "control": motion.control}
     arrays = {name: np.asarray(values) for name, values in arrays.items()} | energies
     columns = ["time", *column_names(model), *energies]
-    np.savez_compressed(folder / "trajectory.npz", allow_pickle=False, columns=columns, **arrays)
     table = np.column_stack(list(arrays.values()))
-    np.savetxt(folder / "trajectory.csv", table, delimiter=",", header=",".join(columns), comments="", fmt="%.12g")
-    motion_figure(model, motion, energies, title).savefig(folder / "motion.png")
-    names = " ".join(str(folder / name) for name in ("trajectory.npz", "trajectory.csv", "motion.png"))
-    out.print(f"wrote {plain(names)}")
+    arrays_file, table_file, figure_file = FILES
+    with all_or_nothing(folder) as (part, _):
+        np.savez_compressed(part / arrays_file, allow_pickle=False, columns=columns, **arrays)
+        np.savetxt(part / table_file, table, delimiter=",", header=",".join(columns), comments="", fmt="%.12g")
+        motion_figure(model, motion, energies, title).savefig(part / figure_file)
+    out.print(f"wrote {plain(' '.join(str(folder / name) for name in FILES))}")
 
 
 def compare(model: kn.Model, motion: kn.Trajectory, log: Recording) -> None:

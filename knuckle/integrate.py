@@ -30,8 +30,8 @@ class Integrator(eqx.Module):
 class SemiImplicitEuler(Integrator):
     """Velocity first, then position with the new velocity; first order.
 
-    Symplectic where the mass matrix is constant and forces depend on position only (a spring, a point mass): energy
-    then stays near its value for ever. On a linkage, whose mass matrix changes, it may drift.
+    Symplectic only if the mass matrix is constant and forces depend on position alone (a spring, a point mass): energy
+    then oscillates about a constant. If the mass matrix depends on q (linkages, rotating bodies), energy drifts.
     """
 
     def advance(self, model, loads, state, dt):
@@ -51,7 +51,7 @@ class ExplicitEuler(Integrator):
 
 
 class Implicit(Integrator):
-    """Semi-implicit Euler with damping, joint stiffness and servos implicit: stable however stiff they are."""
+    """Semi-implicit Euler with damping, joint stiffness and servos linearly implicit: for stiff ones; first order."""
 
     def advance(self, model, loads, state, dt):
         qd, _ = self.free_motion(model, loads, state, dt)

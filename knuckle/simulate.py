@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,8 +12,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from knuckle.contact.constraints import joint_rows
 from knuckle.contact.outcome import Outcome
 from knuckle.contact.resolve import KEPT, ContactModel
 from knuckle.forces import Loads
@@ -34,10 +37,12 @@ class Trajectory(eqx.Module):
     control: Float[Leaf, "step nu"]
     contact: Outcome | None = None  # what the contacts of each step did
     memory: dict[str, Any] | None = None  # what networks kept after each step
+    held: Float[Leaf, " nu"] | None = None  # the control of the initial state, where that one acted
 
     @property
     def last(self) -> State:
-        return State(self.q[-1], self.qd[-1], memory=jax.tree.map(lambda kept: kept[-1], self.memory))
+        memory = jax.tree.map(lambda kept: kept[-1], self.memory)
+        return State(self.q[-1], self.qd[-1], memory=memory, control=self.held)
 
 
 def step(
@@ -55,22 +60,30 @@ def step(
 ) -> State:
     """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin.
 
-    Without `contact` bodies pass through each other, joints pass their limits and equalities do not hold. `blueprint`
-    says which networks act inside the step. `check` raises ArithmeticError if contact was not solved, and warns where
-    its gradient is one-sided.
+    Without `control` that of the state acts (a keyframe's, see `Model.state`), or zero. Without `contact` bodies pass
+    through each other, joints pass their limits and equalities do not hold. `blueprint` says which networks act inside
+    the step. `check` raises ArithmeticError if the state is not finite or contact was not solved, and warns if a
+    constraint is still violated or a gradient is one-sided.
     """
     options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
-    state = begin(model, as_arrays(state), blueprint, **options)
+    given = as_arrays(state)
+    _check_dt(dt, contact)
+    if check:
+        check_given(model, given)
+    state = begin(model, given, blueprint, **options)
+    control = control_row(model, control, given)
     after, outcome = advance(model, state, control, taps=opened(blueprint, state, time), **options)
-    if check and outcome is not None:
-        outcome.check()
-    return after
+    if check:
+        check_finite(model, after.q[None], after.qd[None])
+        if outcome is not None:
+            outcome.check()
+    return State(after.q, after.qd, after.impulse, after.memory, given.control)
 
 
 def advance(
-    model: Model, state: State, control=None, *, dt, integrator, contact, wrench, taps: Taps = PLAIN
+    model: Model, state: State, control=None, *, dt, integrator, contact, wrench, taps: Taps = PLAIN, present=None
 ) -> tuple[State, Outcome | None]:
-    """`step`, and what the contacts did."""
+    """`step`, and what the contacts did. `present`: see `ContactModel.resolve`."""
     state = as_arrays(state)
     _check_state(model, state)
     state = state_as_used(model, state, taps)
@@ -83,7 +96,7 @@ def advance(
     def motion(model: Model, wrench, momentum):
         return integrator.free_motion(model, loads.with_impulses(wrench, momentum, dt), state, dt)
 
-    after, outcome = contact.resolve(model, motion, state, dt, taps)
+    after, outcome = contact.resolve(model, motion, state, dt, taps, present)
     return state_after(model, after, taps), outcome
 
 
@@ -96,7 +109,7 @@ def begin(model: Model, state: State, blueprint: Blueprint | None, **options) ->
     contact = options["contact"]
     started = State(state.q, state.qd) if contact is None else contact.begin(model, state)
     if blueprint is None:
-        return started
+        return State(started.q, started.qd, started.impulse)
     memory = state.memory
     if memory is None:
         memory = blueprint.first_memory(lambda: tap_values(model, started, **options))
@@ -142,56 +155,118 @@ def rollout(
 ) -> Trajectory:
     """Many steps: `controls` is an array over time, one control that is held, a policy(time, state), or None.
 
+    None holds the control of the initial state: a keyframe's (see `Model.state`), else zero.
+
     Args:
         time: at the start [s]; matters to policies and to networks that see the time.
         checkpoint: what reverse mode keeps: "none" everything, "step" the states (the rest is computed again), "sqrt"
             states at about sqrt(steps) moments, so that memory grows with the square root of the steps.
-        native: run as native code (`knuckle.native`), compiled once for all models of one topology; on a CPU much
-            faster than `jax.jit`. For one model over and over, `native.jit` of a function that closes over it is
-            faster still. Works under jit, grad and vmap too.
-        check: as in `step`, over all steps.
+        native: run as native code (`knuckle.native`), compiled once for all models of one topology whose placements,
+            axes and inertias have the same zeros; on a CPU much faster than `jax.jit`. For one model over and over,
+            `native.jit` of a function that closes over it is faster still. Works under jit, grad and vmap too.
+        check: as in `step`, over all steps; the error says at which step and joint a state became not finite.
     """
     policy, table, steps = _policy(model, controls, steps)
     run = _native_run() if native else _run
     inputs = (model, state, table, dt, integrator, contact, wrench, blueprint, time)
-    trajectory = run(*inputs, policy=policy, steps=steps, checkpoint=checkpoint)
-    if check and trajectory.contact is not None:
-        trajectory.contact.check()
+    present = None if contact is None else joint_rows(model)
+    _check_dt(dt, contact)
+    if check:
+        check_given(model, state)
+    trajectory = run(*inputs, policy=policy, steps=steps, checkpoint=checkpoint, present=present)
+    if check:
+        check_finite(model, trajectory.q, trajectory.qd)
+        if trajectory.contact is not None:
+            trajectory.contact.check()
     return trajectory
+
+
+def check_given(model: Model, state: State) -> None:
+    """Raise ArithmeticError if a state to start from is not finite, with the joint."""
+    if isinstance(state.q, Tracer) or isinstance(state.qd, Tracer):
+        return  # `check_finite` says what to do
+    _check_state(model, state)
+    fault = first_not_finite(model, np.asarray(state.q)[None], np.asarray(state.qd)[None])
+    if fault is not None:
+        raise ArithmeticError(f"the given state is not finite: {fault[1]}")
+
+
+def check_finite(model: Model, q: Float[Leaf, "step nq"], qd: Float[Leaf, "step nv"]) -> None:
+    """Raise ArithmeticError if a state is not finite, with the step and the joint at which that begins."""
+    if isinstance(q, Tracer) or isinstance(qd, Tracer):
+        wanted = "call .contact.check() on the result, and look for values that are not finite"
+        raise ValueError(f"check=True needs numbers: under jit, grad or vmap, {wanted}")
+    fault = first_not_finite(model, np.asarray(q), np.asarray(qd))
+    if fault is not None:
+        raise ArithmeticError(f"the state is not finite from step {fault[0]} on, first of all {fault[1]}")
+
+
+def first_not_finite(model: Model, q: np.ndarray, qd: np.ndarray) -> tuple[int, str] | None:
+    """The first step with a value that is not finite, and the velocity or coordinate that it is; None if all are."""
+    topology = model.topology
+    broken = ~np.isfinite(np.concatenate([qd, q], axis=1))
+    if not broken.any():
+        return None
+    step = int(np.argmax(broken.any(axis=1)))
+    at = int(np.argmax(broken[step]))
+    moving = at < model.nv
+    starts, entry = (topology.v_start, at) if moving else (topology.q_start, at - model.nv)
+    joint = model.joint_names[int(np.searchsorted(starts, entry, side="right")) - 1]
+    return step, f"the {'velocity' if moving else 'coordinate'} of joint {joint!r}"
 
 
 @functools.cache
 def _native_run() -> Callable[..., Trajectory]:
     from knuckle.native import jit
 
-    return jit(_run, static_argnames=("policy", "steps", "checkpoint"))
+    return jit(_run, static_argnames=("policy", "steps", "checkpoint", "present"), sparse=kinematic_zeros)
+
+
+def kinematic_zeros(model: Model, *others) -> tuple:
+    """Parameters of `_run` whose zeros make most of the arithmetic of a step vanish."""
+    return model.inertia, model.position, model.rotation, model.axis, model.anchor, model.gravity, model.friction
 
 
 def _run(
-    model, state, table, dt, integrator, contact, wrench, blueprint, start, *, policy, steps, checkpoint
+    model, state, table, dt, integrator, contact, wrench, blueprint, start, *, policy, steps, checkpoint, present
 ) -> Trajectory:
     """`rollout` with controls sorted into a table and a policy."""
     options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
-    state = begin(model, as_arrays(state), blueprint, **options)
+    given = as_arrays(state)
+    state, still = begin(model, given, blueprint, **options), control_row(model, None, given)
+    held = given.control if policy is None and table is None else None
 
     def following(state, x):
         number, row = x
         time = start + number * dt
-        control = control_row(model, policy(time, state) if policy else row, state)
-        after, outcome = advance(model, state, control, taps=opened(blueprint, state, time), **options)
+        control = control_row(model, policy(time, state), state) if policy else still if row is None else row
+        taps = opened(blueprint, state, time)
+        after, outcome = advance(model, state, control, taps=taps, present=present, **options)
         return after, Trajectory(time + dt, after.q, after.qd, control, outcome, after.memory)
 
     numbers = jnp.arange(steps).astype(state.q.dtype)
-    return _scan(following, state, (numbers, table), steps, checkpoint)[1]
+    trajectory = _scan(following, state, (numbers, table), steps, checkpoint)[1]
+    return eqx.tree_at(lambda t: t.held, trajectory, held, is_leaf=lambda x: x is None)
 
 
 def _check_state(model: Model, state: State) -> None:
     for name, size in (("q", model.nq), ("qd", model.nv)):
-        if getattr(state, name).shape != (size,):
-            raise ValueError(f"state.{name} must have shape ({size},), got {getattr(state, name).shape}")
+        array = getattr(state, name)
+        if array.shape != (size,):
+            raise ValueError(f"state.{name} must have shape ({size},), got {array.shape}")
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(f"state.{name} must be of a floating-point type, got {array.dtype}")
+
+
+def _check_dt(dt, contact: ContactModel | None) -> None:
+    """Contact has no meaning backwards in time; a traced step is not seen."""
+    if contact is not None and not isinstance(dt, Tracer) and not 0 < float(dt) < math.inf:
+        raise ValueError(f"with contact dt must be positive, got {dt}")
 
 
 def control_row(model: Model, control, state: State) -> Float[Array, " nu"]:
+    """The control of a step: the given one, else that of the state, else zero."""
+    control = state.control if control is None else control
     if control is None:
         return jnp.zeros(model.nu, state.qd.dtype)
     control = jnp.asarray(control)
@@ -221,8 +296,9 @@ def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, L
         steps = len(table)
     if steps is None:
         raise ValueError("steps=... is needed where controls are not an array over time")
-    if steps < 0:
-        raise ValueError(f"steps must not be negative, got {steps}")
+    if isinstance(steps, bool) or not hasattr(steps, "__index__") or steps < 0:
+        raise ValueError(f"steps must be a whole number, zero or more, got {steps!r}")
+    steps = operator.index(steps)
     policy: Any = controls if callable(controls) else None
     return policy, table, steps
 

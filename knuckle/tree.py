@@ -103,7 +103,8 @@ def _rows_of(a: jax.Array, index: np.ndarray) -> jax.Array:
         return jnp.asarray(a)
     if len(index) and np.all(np.diff(index) == 1):
         return jax.lax.slice_in_dim(a, int(index[0]), int(index[-1]) + 1)
-    return jnp.take(a, index, axis=0, mode="clip")
+    # 32 bits and a new array: JAX keeps the type of a constant array by its identity, also when x64 is turned off later
+    return jnp.take(a, index.astype(np.int32), axis=0, mode="clip")
 
 
 def sum_rows(x: Rows, slot: np.ndarray, count: int) -> Rows:

@@ -9,6 +9,8 @@ runs long, and processes that tests start, compile as a user's do.
 
 Python looks for garbage less often: programs that JAX keeps are millions of objects, which each full look goes through
 again, for a tenth of all time. Once in 20 million new ones, some gigabytes, is often enough.
+
+Hypothesis sets no deadline: how long an example takes depends on what else the machine does.
 """
 
 import gc
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import settings
 
 from knuckle.native import compile as native_compiler
 
@@ -38,6 +41,8 @@ else:
     os.environ["XLA_FLAGS"] = _given_flags
 
 gc.set_threshold(100_000, 20, 10)
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="module", autouse=True)

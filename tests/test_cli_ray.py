@@ -50,7 +50,7 @@ def at_tasks(raylet: int) -> list[int]:
 
 def held_worker(node) -> int:
     """A process of this node that is at a task, held there: so that the task is lost with it, however fast it is."""
-    raylet, deadline = node.all_processes["raylet"][0].process.pid, time.monotonic() + 30
+    raylet, deadline = node.all_processes["raylet"][0].process.pid, time.monotonic() + 300
     while time.monotonic() < deadline:
         for pid in at_tasks(raylet):
             with suppress(ProcessLookupError):

@@ -96,11 +96,27 @@ def test_a_chains_mass_shows_in_the_motion_and_both_gradients_agree():
 
 
 @needs_models
+def test_contact_on_robot_files_is_timed_beside_mujoco():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    found = importlib.import_module("contact_scale").main(["quadruped", "--quick"])
+    assert all(row["solved"] for row in found["steps"])
+    assert max(row["most pushing"] for row in found["steps"]) >= 4
+    assert [claim["wanted"] for claim in found["claims"]] == [2.0, 2.0]
+
+
+@needs_models
 def test_contact_is_timed_beside_mujoco():
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     rows = importlib.import_module("contact_speed").main(["--quick"])
     assert {row["name"].split(",")[0].split()[0] for row in rows} == {"knuckle", "MuJoCo"}
     assert all(row["us"] > 0 for row in rows)
+
+
+def test_native_linear_algebra_is_timed_beside_lapack():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    result = importlib.import_module("linear_algebra").main(["--quick"])
+    assert all(row["native"] > 0 and row["lapack"] > 0 for row in result["rows"])
+    assert all(c["holds"] for c in result["claims"] if "residual" in c["what"] or "operations" in c["what"])
 
 
 @needs_models
@@ -236,3 +252,68 @@ def test_a_proposed_motion_shows_what_a_gentle_one_does_not():
     rows = excitation.summary(excitation.main(["--quick"]))
     assert rows["proposed"]["times"] > 5
     assert rows["proposed"]["times"] > 2 * rows["repeated"]["times"]
+
+
+def test_the_torque_regression_of_a_real_arm_is_ahead_of_ordinary_least_squares():
+    """Bounds are those of the experiment's claims, on one judged log."""
+    from knuckle.sysid import datasets
+
+    pytest.importorskip("pinocchio")
+    try:
+        datasets.find("ur10e")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    found = importlib.import_module("ur10e")
+    claims = [c for c in found.claims(found.main(["--quick"])) if c["what"] != "seconds"]
+    assert len(claims) == 3 and all(c["holds"] for c in claims), claims
+
+
+def test_faults_put_into_clean_logs_are_found():
+    """Some of the variants of simulated logs; the whole experiment has real ones, of which some are not found."""
+    found = importlib.import_module("faulty_logs").main(["--quick"])
+    assert [row["fault"] for row in found["variants"] if not row["right"]] == []
+    assert found["clean"] and all(claim["holds"] for claim in found["claims"])
+
+
+def test_predictions_of_a_simulated_arm_hold():
+    """42 positions of six windows of one log: they go together, so at least 70 % must lie within 95 % intervals."""
+    found = importlib.import_module("prediction").main(["--quick"])
+    for row in found["arm"].values():
+        assert row["cases"] == 42 and row["covered"] > 0.7 and row["diverged"] == 0
+        assert 0.3 * row["error"] < row["half width"] < 10 * row["error"]
+
+
+def test_predictions_of_a_model_without_friction_hold_with_errors_of_the_effort():
+    """Of 16 positions at least 10 with these errors, and at most half without them."""
+    row = importlib.import_module("known_truth_robust").missing_friction(1)
+    assert row["cases"] == 16 and row["inside"] >= 10 and row["inside without"] <= 8
+
+
+def test_a_payload_on_a_simulated_arm_is_found_and_nothing_else():
+    """One seed each of a payload on the hand and of nothing: both right, and the mass within its interval."""
+    changed = importlib.import_module("what_changed")
+    found = changed.main(["--quick"])["simulated"]
+    assert set(found) == {"payload on hand", "nothing"}
+    assert all(case.right for cases in found.values() for case in cases)
+    (case,) = found["payload on hand"]
+    assert case.interval[0] <= changed.MASS <= case.interval[1]
+
+
+def test_kept_results_of_changes_read_back_give_the_same_claims():
+    changed = importlib.import_module("what_changed")
+    case = changed.Case(("payload", "hand"), [("payload", "hand")], 0, 1.0, (0.9, 1.1), "a")
+    nothing = changed.Case(None, [("zero", "elbow")], 1, float("nan"), (float("nan"),) * 2, "b")
+    gains = {"elbow": (1.1, 1.0, 1.2)}
+    row = {"right": True, "interval": (2.4, 2.5), "gains": gains, "drifts": 0.0, "share": 0.9}
+    found = {
+        "simulated": {"payload on hand": [case], "nothing": [nothing]},
+        "gains": {"inside": 1.0, "cases": 7, "determined": 1.0},
+        "load": {"x": row, "y": {**row, "interval": (2.55, 2.65)}},
+        "nothing": [nothing],
+        "planted": [case],
+    }
+    again = changed.restored(json.loads(json.dumps(found)))
+    assert changed.claims(again) == changed.claims(found)
+    holds = {c["what"]: c["holds"] for c in changed.claims(found)}
+    assert holds["simulated arm: right answer"] and not holds["simulated arm, nothing changed: false alarms"]
+    assert not holds["UR10e: width of the interval that all pairs share [kg]"]

@@ -21,6 +21,7 @@ PHYSICS = ("taps", "spatial", "tree", "model", "robots", "kinematics", "dynamics
 STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
 COMMANDS = (
     "cli_common",
+    "cli_folder",
     "cli_parse",
     "cli_options",
     "cli_logs",
@@ -29,7 +30,9 @@ COMMANDS = (
     "cli_search",
     "cli_sure",
     "cli_results",
+    "cli_show",
     "cli_run",
+    "cli_changed",
     "cli_fit",
     "cli_info",
     "cli_begin",
@@ -39,7 +42,7 @@ COMMANDS = (
     "__main__",
 )
 ABOVE = ("neural", "hybrid", "sysid", "control", "envs", "layers", "viewer", *COMMANDS)
-ORDER = ("native", "optim", *PHYSICS, *STEPPING, *ABOVE)
+ORDER = ("native", "optim", "interrupt", "deadline", *PHYSICS, *STEPPING, *ABOVE)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {"native": (), "optim": (), "neural": ("taps",)}
 WHOLE = "knuckle"
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import knuckle as kn
+import knuckle.robots
 from knuckle.model.load import load
 from tests.random_models import Body, quick_jit, random_model, random_state, stack
 
@@ -226,3 +227,96 @@ def test_everything_runs_in_float32_without_a_warning_and_close_to_float64():
     for found, expected in zip(single, double, strict=True):
         # 6e-8 times a condition number of about 1e3, over 20 steps.
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+
+
+def spinning_ball_joint() -> tuple[kn.Model, kn.State]:
+    """A rotor on a ball joint at 30 rad/s: with 10 ms steps of the default integrator it gains energy until it ends."""
+    rotor = kn.Link("rotor", joints=kn.ball(), mass=1.0, com=(0, 0, 0.5), inertia=(0.1, 0.2, 0.15))
+    return kn.build([rotor]), kn.State(np.array([1.0, 0, 0, 0]), np.array([30.0, 1, 2]))
+
+
+@pytest.mark.parametrize("contact", [None, kn.contact.Impulse()], ids=["without contact", "with contact"])
+def test_a_state_that_is_not_finite_is_no_result(contact):
+    model, start = spinning_ball_joint()
+    run = kn.rollout(model, start, dt=0.01, steps=20_000, contact=contact, native=True)
+    finite = np.isfinite(np.asarray(run.q)).all(axis=1) & np.isfinite(np.asarray(run.qd)).all(axis=1)
+    first = int(np.argmin(finite))
+    assert 0 < first < 20_000
+    if run.contact is not None:
+        np.testing.assert_array_equal(run.contact.converged, finite)
+    with pytest.raises(ArithmeticError, match=f"not finite from step {first} on, .* joint 'rotor_joint'"):
+        kn.rollout(model, start, dt=0.01, steps=20_000, contact=contact, native=True, check=True)
+
+
+def test_a_single_step_names_the_joint_whose_state_is_not_finite():
+    model = kn.build([kn.Link("a", joints=kn.prismatic("x"), mass=1.0), kn.Link("b", "a", kn.prismatic("y"), mass=1.0)])
+    with pytest.raises(ArithmeticError, match="the given state is not finite: the velocity of joint 'b_joint'"):
+        kn.step(model, kn.State(np.zeros(2), np.array([1.0, np.nan])), dt=0.01, check=True)
+
+
+def test_an_outcome_that_is_not_finite_does_not_pass_its_check():
+    from tests.contact.scenes import ball, pose
+
+    start = kn.State(pose([0, 0, 0.1]), np.zeros(6))
+    outcome = kn.rollout(ball(), start, dt=1e-3, steps=3, contact=kn.contact.Impulse(), native=True).contact
+    for name in ("impulse", "residual", "slack"):
+        value = getattr(outcome, name)
+        spoilt = eqx.tree_at(
+            lambda o, name=name: getattr(o, name), outcome, np.where(np.arange(3) == 1, np.nan, value.T).T
+        )
+        with pytest.raises(ArithmeticError, match="not finite from step 1 on"):
+            spoilt.check()
+
+
+SERVO = """<mujoco><option timestep="0.002" integrator="Euler"><flag constraint="disable"/></option><worldbody>
+<body name="arm"><joint name="j" axis="0 1 0"/><geom type="capsule" size="0.05" fromto="0 0 0 0.5 0 0"/>
+<body name="fore" pos="0.5 0 0"><joint name="k" axis="0 1 0"/><geom type="capsule" size="0.04" fromto="0 0 0 0.4 0 0"/>
+</body></body></worldbody>
+<actuator><position joint="j" kp="40" kv="2"/><motor joint="k"/></actuator>
+<keyframe><key name="driven" qpos="0.3 -0.2" qvel="0.5 -1" ctrl="0.7 0.4"/>
+<key name="silent" qpos="0.3 -0.2"/></keyframe>
+</mujoco>"""
+
+
+def test_a_named_state_moves_as_the_keyframe_does_in_mujoco():
+    """Velocities and controls are those of mj_resetDataKeyframe, and hold through steps and roll-outs."""
+    import mujoco
+
+    theirs = mujoco.MjModel.from_xml_string(SERVO)
+    data = mujoco.MjData(theirs)
+    mujoco.mj_resetDataKeyframe(theirs, data, 0)
+    model, states = load(SERVO), []
+    for _ in range(60):
+        mujoco.mj_step(theirs, data)
+        states.append(np.concatenate([data.qpos, data.qvel]))
+    first = kn.rollout(model, model.state("driven"), dt=0.002, steps=20, native=True)
+    later = kn.rollout(model, first.last, dt=0.002, steps=40, native=True)
+    ours = np.concatenate([np.concatenate([run.q, run.qd], axis=1) for run in (first, later)])
+    np.testing.assert_allclose(ours, np.array(states), atol=1e-9)
+    np.testing.assert_array_equal(first.control, np.tile([0.7, 0.4], (20, 1)))
+    np.testing.assert_array_equal(later.control, np.tile([0.7, 0.4], (40, 1)))
+    after = kn.step(model, kn.step(model, model.state("driven"), dt=0.002), dt=0.002)
+    np.testing.assert_array_equal(after.control, [0.7, 0.4])
+    np.testing.assert_array_equal(model.state("driven", np.zeros(2)).qd, 0)
+    assert model.state(np.zeros(2)).control is None  # as after mj_resetData: zero
+
+
+def test_servos_hold_the_pose_of_a_keyframe_that_gives_no_control():
+    model = load(SERVO)
+    np.testing.assert_allclose(np.asarray(model.state("silent").control), [0.3, 0.0], atol=1e-15)
+    traced = jax.jit(lambda m: m.state("silent").control)(model)
+    np.testing.assert_allclose(traced, [0.3, 0.0], atol=1e-15)
+
+
+def test_the_named_state_of_the_quadruped_holds_its_pose_as_the_command_line_does():
+    """Servos were driven to zero: after half a second its feet were 8 cm under the ground."""
+    from knuckle.cli_begin import controls
+
+    model = kn.robots.load("quadruped")
+    standing = model.state("standing")
+    pose = model.keyframes["standing"][7:]
+    held = kn.rollout(model, standing, dt=0.002, steps=2, native=True)
+    np.testing.assert_allclose(held.control, np.tile(pose, (2, 1)), atol=1e-15)
+    np.testing.assert_allclose(standing.control, pose, atol=1e-15)
+    np.testing.assert_array_equal(controls(model, standing, None), standing.control)
+    np.testing.assert_array_equal(controls(model, standing, "hold"), standing.control)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from knuckle import native
 from knuckle import tree as trees
 from knuckle.dynamics import aba, rnea
 from knuckle.tree import Tree, inward, inward_sum, outward, outward_sum, rows, sum_rows
@@ -142,3 +143,17 @@ def test_a_chain_of_200_links_traces_small_differentiates_and_agrees_with_invers
     terms = [np.abs(rnea(m, q, 0 * v, a)).max() for m, q, v, a in zip(models, state.q, state.qd, qdd, strict=True)]
     assert np.all(np.abs(found - tau) < 1e-9 * np.array(terms)[:, None])
     assert np.all(np.isfinite(gradient)) and np.all(np.any(gradient != 0, axis=1))
+
+
+def test_rows_are_found_outside_x64_after_use_within_it():
+    """A constant index of 64 bits that a program had used in x64 did not fit the programs outside it."""
+    index = np.arange(500)[::-1].copy()
+
+    def picked(a):
+        return rows(jnp.sin(a), index)
+
+    a = np.arange(500, dtype=np.float32)
+    jax.jit(picked)(a)
+    with jax.enable_x64(False):
+        for way in (picked, jax.jit(picked), native.jit(picked)):
+            np.testing.assert_allclose(way(a), np.sin(a)[::-1], rtol=1e-6)  # of single precision

@@ -15,7 +15,7 @@ from knuckle.contact.convex import convex_convex
 from knuckle.contact.narrow import TESTS, Kinds, kinds_of, shape_name
 from knuckle.contact.pairs import Pair
 from knuckle.contact.support import convex_shapes
-from knuckle.contact.touch import Placed, Touch
+from knuckle.contact.touch import INACTIVE_GAP, Placed, Touch
 from knuckle.contact.vertices import corner_table
 from knuckle.kinematics import Poses, poses
 from knuckle.model.geometry import Geometry
@@ -23,6 +23,7 @@ from knuckle.model.model import Model
 from knuckle.tree import rows
 
 LONG_TESTS = {("box", "box"), ("polygon", "polygon"), ("capsule", "polygon"), ("sphere", "polygon"), ("mesh", "plane")}
+MAY_BE_EMPTY = LONG_TESTS | {("capsule", "capsule")}  # and tests of convex shapes: slots may hold no point
 MOST_TOGETHER = 2  # pairs for one of these; more are a loop, so that it is compiled once
 MOST_POINTS = {"sphere": 1, "ellipsoid": 1, "capsule": 2}
 
@@ -112,6 +113,8 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
     width = touch.gap.shape[1]
     kept = np.concatenate([width * pair + np.arange(count) for pair, count in enumerate(counts)])
     gap, point, normal = (rows(x.reshape(-1, *x.shape[2:]), kept) for x in touch)
+    if isinstance(group.test, str) or group.test in MAY_BE_EMPTY:
+        point = _at_shapes_where_empty(gap, point, group, counts, placed, used)
     if any(group.swapped):
         flip = jnp.asarray(np.where(np.repeat(group.swapped, counts), -1.0, 1.0), normal.dtype)
         normal = normal * flip[:, None]
@@ -128,6 +131,12 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
         link_b=tuple(geometry.link[b] for _, b, _ in slots),
         names=tuple(f"{shape_name(geometry, a)}|{shape_name(geometry, b)}#{k}" for a, b, k in slots),
     )
+
+
+def _at_shapes_where_empty(gap, point, group: Group, counts: list[int], placed: Poses, used: list[int]):
+    """Points of slots that hold none lie between the shapes: far away, a turning body would bring them to contact."""
+    ends = (rows(placed.position, np.searchsorted(used, np.repeat(shapes, counts))) for shapes in (group.a, group.b))
+    return jnp.where((gap >= INACTIVE_GAP)[:, None], 0.5 * sum(ends), point)
 
 
 def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> tuple[Touch, list[int]]:

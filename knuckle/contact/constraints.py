@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from knuckle.contact.rows import Jacobian, WorldAxes, moved_by, point_velocities
 from knuckle.kinematics import Poses, poses
 from knuckle.model.joints import difference, neutral
 from knuckle.model.model import Equalities, Model
+from knuckle.model.topology import Topology
 from knuckle.tree import rows
 
 Vec = Float[Array | np.ndarray, " n"]
@@ -38,37 +40,63 @@ class Tie(NamedTuple):
     J: Jacobian
     error: Float[Array, " row"]
     block: tuple[int, ...]  # number of rows of each equality
+    full_block: tuple[int, ...]  # and in space: in a plane some are left out
+    lift: np.ndarray  # impulses of the rows in space, in world axes, by those of these rows
 
 
-def limited_dofs(model: Model) -> np.ndarray:
-    """Degrees of freedom with a limit: by their numbers if these are known, else those that were built with one."""
-    if isinstance(model.lower, Tracer) or isinstance(model.upper, Tracer):
-        return np.array(model.topology.limited, int)
-    return np.flatnonzero(np.isfinite(np.asarray(model.lower)) | np.isfinite(np.asarray(model.upper)))
+class JointRows(NamedTuple):
+    """Which joints have rows: static, so that it can be found from a model's values before they are traced."""
+
+    limited: tuple[int, ...]  # degrees of freedom of revolute, prismatic and planar joints
+    balls: tuple[int, ...]  # links of ball joints
+    rubbing: tuple[int, ...]  # degrees of freedom with dry friction
+
+    def slots(self, topology: Topology, ties: int) -> np.ndarray:
+        """Where these rows, with those of the equalities between them, stand among all that there can be."""
+        every = possible_rows(topology)
+        ends = np.cumsum([0, len(every.limited), len(every.balls), ties])
+        parts = (np.searchsorted(all_of, own) for all_of, own in zip(every, self, strict=True))
+        limited, balls, rubbing = (np.asarray(part, int) for part in parts)
+        return np.concatenate([limited, ends[1] + balls, ends[2] + np.arange(ties), ends[3] + rubbing])
 
 
-def rubbing_dofs(model: Model) -> np.ndarray:
-    """Degrees of freedom with dry friction, found as `limited_dofs`."""
-    if isinstance(model.friction, Tracer):
-        return np.array(model.topology.rubbing, int)
-    return np.flatnonzero(np.asarray(model.friction) > 0)
+def possible_rows(topology: Topology) -> JointRows:
+    """Rows of all joints that can have a limit (all but free ones) and of all degrees of freedom, which can rub."""
+    balls, quaternion = topology.of_kind("ball"), [topology.v_index(kind) for kind in ("ball", "free")]
+    limited = np.setdiff1d(np.arange(topology.nv), np.concatenate([np.ravel(x) for x in quaternion]))
+    return JointRows(*(tuple(int(i) for i in x) for x in (limited, balls, np.arange(topology.nv))))
 
 
-def limits(model: Model, q: Vec) -> Range:
+def joint_rows(model: Model) -> JointRows:
+    """The rows that a model's values ask for; of traced values, every row that there can be.
+
+    A row without a limit, or without friction, has no impulse: it costs time and changes nothing.
+    """
+    every = possible_rows(model.topology)
+    limited, balls, rubbing = every
+    if not (isinstance(model.lower, Tracer) or isinstance(model.upper, Tracer)):
+        has_limit = np.isfinite(np.asarray(model.lower)) | np.isfinite(np.asarray(model.upper))
+        start, stop = model.topology.v_start, model.topology.v_stop
+        limited = tuple(dof for dof in every.limited if has_limit[dof])
+        balls = tuple(link for link in every.balls if has_limit[start[link] : stop[link]].any())
+    if not isinstance(model.friction, Tracer):
+        rubbing = tuple(int(dof) for dof in np.flatnonzero(np.asarray(model.friction) > 0))
+    return JointRows(limited, balls, rubbing)
+
+
+def limits(model: Model, q: Vec, present: JointRows) -> Range:
     """One row per limited degree of freedom; one per limited ball joint, its angle from the neutral pose."""
-    topology, dofs = model.topology, limited_dofs(model)
-    balls = [at for at in topology.v_index("ball") if np.isin(at, dofs).any()]
-    free = np.ravel(topology.v_index("free"))
-    single = np.setdiff1d(dofs, np.concatenate([*balls, free]) if balls else free)
+    topology, single = model.topology, np.array(present.limited, int)
     moved = difference(model, jnp.asarray(neutral(topology), q.dtype), q)
     eye = np.eye(model.nv, dtype=q.dtype)
     at, lower, upper = (rows(jnp.asarray(x), single) for x in (moved, model.lower, model.upper))
-    if not balls:
+    if not present.balls:
         return _range(jnp.asarray(eye[single]), at - lower, upper - at)
-    index = np.stack(balls)
+    index = topology.v_start[np.array(present.balls, int)][:, None] + np.arange(3)
     turn = rows(moved, np.ravel(index)).reshape(-1, 3)
-    around = jnp.sum(unit(turn)[:, :, None] * eye[index], axis=1)
     angle = length(turn)
+    axis = jnp.where(angle[:, None] > 0, unit(turn), jnp.asarray([[1.0, 0.0, 0.0]], q.dtype))
+    around = jnp.sum(axis[:, :, None] * eye[index], axis=1)
     most = rows(jnp.asarray(model.upper), index[:, 0])
     return _range(
         J=jnp.concatenate([eye[single], around]),
@@ -87,13 +115,13 @@ def beyond_touching(gap: Float[Array, " row"]) -> Float[Array, " row"]:
     return 0.5 * (far - start)
 
 
-def without_dry_friction(model: Model) -> Model:
+def without_dry_friction(model: Model, present: JointRows) -> Model:
     """The model whose smooth friction is left out where rows stand for it."""
-    dofs = rubbing_dofs(model)
-    if not len(dofs):
+    if not present.rubbing:
         return model
-    kept = jnp.where(np.isin(np.arange(model.nv), dofs), 0.0, model.friction)
-    return eqx.tree_at(lambda m: m.friction, model, kept)
+    friction = jnp.asarray(model.friction)
+    has_row = np.isin(np.arange(model.nv), present.rubbing)
+    return eqx.tree_at(lambda m: m.friction, model, jnp.where(has_row & (friction > 0), 0.0, friction))
 
 
 def equalities(model: Model, q: Vec, axes: WorldAxes, plane: Plane) -> Tie:
@@ -106,12 +134,34 @@ def equalities(model: Model, q: Vec, axes: WorldAxes, plane: Plane) -> Tie:
         parts += [_hold(model, world, axes, k, plane) for k in active if ties.kind[k] != "mimic"]
     parts += [_follow(model, q, k) for k in active if ties.kind[k] == "mimic"]
     if not parts:
-        return Tie(jnp.zeros((0, model.nv), q.dtype), jnp.zeros(0, q.dtype), ())
+        return Tie(jnp.zeros((0, model.nv), q.dtype), jnp.zeros(0, q.dtype), (), (), np.zeros((0, 0)))
+    lifts = [_lift(kind, plane) for kind in _in_row_order(ties.kind[k] for k in active)]
     return Tie(
         J=jnp.concatenate([J for J, _ in parts]),
         error=jnp.concatenate([error for _, error in parts]),
         block=tuple(len(J) for J, _ in parts),
+        full_block=tuple(len(lift) for lift in lifts),
+        lift=_block_diagonal(*lifts),
     )
+
+
+def _in_row_order(kinds: Iterable[str]) -> list[str]:
+    """Points and frames first, then joints that follow others."""
+    return sorted(kinds, key=lambda kind: kind == "mimic")
+
+
+def _lift(kind: str, plane: Plane) -> np.ndarray:
+    """Columns: the directions of an equality's rows, in world axes."""
+    along, around = _fixed_directions(plane)
+    return {"mimic": np.eye(1), "connect": along.T, "weld": _block_diagonal(along.T, around.T)}[kind]
+
+
+def _block_diagonal(*blocks: np.ndarray) -> np.ndarray:
+    ends = np.cumsum([(0, 0), *(block.shape for block in blocks)], axis=0)
+    whole = np.zeros(ends[-1])
+    for (row, column), block in zip(ends, blocks, strict=False):
+        whole[row : row + block.shape[0], column : column + block.shape[1]] = block
+    return whole
 
 
 def _with_ground(world: Poses) -> Poses:
@@ -139,11 +189,14 @@ def _hold(model: Model, world: Poses, axes: WorldAxes, k: int, plane: Plane) -> 
 
 def _directions(plane: Plane, dtype) -> tuple[Array, Array]:
     """The axes along which points, and about which bodies, can be held."""
+    along, around = _fixed_directions(plane)
+    return jnp.asarray(along, dtype), jnp.asarray(around, dtype)
+
+
+def _fixed_directions(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
     if plane is None:
-        eye = jnp.eye(3, dtype=dtype)
-        return eye, eye
-    across = np.linalg.svd(plane[None])[2][1:]
-    return jnp.asarray(across, dtype), jnp.asarray(plane[None], dtype)
+        return np.eye(3), np.eye(3)
+    return np.linalg.svd(plane[None])[2][1:], plane[None]
 
 
 def _frame(ties: Equalities, world: Poses, side: str, k: int) -> Poses:

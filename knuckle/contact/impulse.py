@@ -6,7 +6,8 @@ from the moment of impact, so positions, and gradients through the bounce, are t
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,12 +19,14 @@ from jaxtyping import Array, Float
 from knuckle.contact.constraints import beyond_touching
 from knuckle.contact.laws import Coulomb, Law, Pyramid
 from knuckle.contact.laws_smooth import Relaxed
+from knuckle.contact.numbers import check_count, check_range
 from knuckle.contact.resolve import ContactModel, Push, Scene, Time
 from knuckle.contact.rows import inverse_masses
-from knuckle.contact.search import Solution, search
+from knuckle.contact.search import Solution, descend, search
 from knuckle.contact.system import System, Vec
 from knuckle.model.model import Model
 
+ANNEALING_LEVELS = 8  # widths of smoothing between the fastest closing speed and the one that is asked
 PerContact = float | Float[Array, " contact"]
 
 
@@ -39,7 +42,9 @@ class Targets(NamedTuple):
 class Impulse(ContactModel):
     """Rigid contact by impulses; numbers are one for all contacts, or one each.
 
-    `alpha` and `beta` [1/s] are Baumgarte's: overlap phi is made to obey phi'' + 2 alpha phi' + beta^2 phi = 0.
+    `alpha` and `beta` [1/s] are Baumgarte's: overlap phi is made to obey phi'' + 2 alpha phi' + beta^2 phi = 0, but is
+    undone at no more than `correction_speed`. Bodies keep that speed when they come apart: it is the only energy that
+    contact adds where restitution is zero or passive.
     """
 
     restitution: PerContact = 0.0
@@ -56,25 +61,43 @@ class Impulse(ContactModel):
     time_of_impact: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        for name in ("restitution", "friction", "alpha", "beta", "mixing"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, Tracer) and not np.all(np.asarray(value) >= 0):
-                raise ValueError(f"Impulse: {name} must not be negative, got {value}")
+        check_range(self, ("friction", "alpha", "beta", "mixing"))
+        check_range(self, ["restitution"], most=1.0)
+        check_range(self, ("smoothing", "tolerance"), positive=True)
+        check_count(self, "most_iterations", 0)
         if self.restitution_law not in ("newton", "passive"):
             raise ValueError(f"Impulse: restitution_law must be 'newton' or 'passive', got {self.restitution_law!r}")
         if self.smooth not in ("both", "derivative"):
             raise ValueError(f"Impulse: smooth must be 'both' or 'derivative', got {self.smooth!r}")
-        if (
-            self.smoothing is not None
-            and not isinstance(self.smoothing, Tracer)
-            and np.any(np.asarray(self.smoothing) <= 0)
-        ):
-            raise ValueError(f"Impulse: smoothing must be positive, or None, got {self.smoothing}")
         if self.pyramid and self.smoothing is not None:
             raise ValueError("Impulse: smoothing works on the true cone: leave pyramid out")
 
     def solve(self, system: System, start: Vec) -> Solution:
-        return search(system, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
+        found = search(system, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
+        contact = system.laws[0]
+        if not isinstance(contact, Relaxed) or not start.size:
+            return found
+        annealed = partial(self._anneal, system, contact)
+        return jax.lax.cond(found.converged, lambda found: found, annealed, found)
+
+    def _anneal(self, system: System, law: Relaxed, found: Solution) -> Solution:
+        """From a law so soft that it is easy to the one that is asked, each solution the start of the next search."""
+        system, law = jax.lax.stop_gradient((system, law))
+        tolerance = jnp.where(found.converged, jnp.inf, self.tolerance)  # in a batch, what is solved does not wait
+        options: dict[str, Any] = {"tolerance": tolerance, "most_iterations": self.most_iterations}
+        widest = jnp.maximum(jnp.max(jnp.abs(jnp.where(system.b < 0, system.b, 0.0))), law.smoothing)
+
+        def soften(level, r: Vec) -> Vec:
+            done = (level + 1).astype(r.dtype) / ANNEALING_LEVELS
+            width = law.smoothing * (widest / law.smoothing) ** (1 - done)
+            soft = eqx.tree_at(lambda law: law.smoothing, law, width)
+            return descend(System(system.A, system.b, (soft, *system.laws[1:])), r, **options)[0]
+
+        near = jax.lax.fori_loop(0, ANNEALING_LEVELS, soften, jnp.zeros_like(found.impulse))
+        last = search(system, near, **options)
+        better = last.residual < found.residual
+        last = jax.tree.map(lambda a, b: jnp.where(better, a, b), last, found)
+        return last._replace(iterations=found.iterations + last.iterations)
 
     def softness(self, model: Model, scene: Scene) -> Float[Array, " near"]:
         R = each_contact(self.mixing, scene) * inverse_masses(model, scene.contacts)
@@ -113,28 +136,32 @@ class Impulse(ContactModel):
         gap = scene.contacts.gap
         share = dt * self.beta**2 / jnp.maximum(dt * self.beta**2 + 2 * self.alpha, 1e-300)
         kept_apart = -(share * gap + (1 - share) * beyond_touching(gap)) / dt
+        kept_apart = jnp.minimum(kept_apart, self.correction_speed)
         if not isinstance(self.restitution, Tracer) and not np.any(np.asarray(self.restitution)):
-            return Targets(kept_apart)
+            return Targets(kept_apart)  # what follows gives the same: it is left out for speed
+        e = each_contact(self.restitution, scene)
         before, u = (scene.speeds(model, v)[:, 0] for v in (qd, v_free))
         a = (u - before) / dt
-        hit = (gap + dt * u < 0) & (u < 0)
-        coming = ~hit & (dt * a - self.restitution * u > 0)  # bounces in the next step: this one does not slow it
+        bouncy = e > 0
+        hit = bouncy & (gap + dt * u < 0) & (u < 0)
+        coming = bouncy & ~hit & (gap > 0) & (dt * a - e * u > 0)  # bounces in the next step: is not slowed in this one
         kept_apart = jnp.where(coming, -gap / dt, kept_apart)
         if not self.time_of_impact:
-            rebound = jnp.where(hit, -self.restitution * before, -jnp.inf)
+            rebound = jnp.where(hit, -e * before, -jnp.inf)
             aim = jnp.maximum(kept_apart, rebound)
             return Targets(aim, margin=jnp.abs(kept_apart - rebound), rebound=aim - kept_apart)
         moment = jnp.clip(gap / jnp.where(hit, -u, jnp.ones_like(u)), 0.0, dt)
         left = dt - moment
-        rebound = -self.restitution * (u - left * a) + left * a
+        rebound = -e * (u - left * a) + left * a
         bounce = hit & (rebound > 0)
         soon = jnp.minimum(-u, -u - gap / dt)  # positive where it hits
-        to_jump = jnp.abs(jnp.minimum(soon, jnp.where(hit, rebound, -self.restitution * u)))
+        to_jump = jnp.abs(jnp.minimum(soon, jnp.where(hit, rebound, -e * u)))
         to_corner = jnp.where(bounce, jnp.abs(gap) / dt, jnp.inf)  # overlaps bounce at once, gaps when they are closed
+        to_change = jnp.where(bouncy, jnp.minimum(to_jump, to_corner), jnp.inf)
         return Targets(
             jnp.where(bounce, rebound, kept_apart),
             jnp.where(bounce, moment, jnp.zeros_like(gap)),
-            jax.lax.stop_gradient(jnp.minimum(to_jump, to_corner)),
+            jax.lax.stop_gradient(to_change),
             jnp.where(bounce, rebound - jnp.clip(kept_apart, 0.0, rebound), jnp.zeros_like(gap)),
         )
 

@@ -17,9 +17,10 @@ from jaxtyping import Array, Float
 from knuckle import spatial
 from knuckle.contact import interior
 from knuckle.contact.impulse import Impulse, each_contact
-from knuckle.contact.interior_problem import Problem
+from knuckle.contact.interior_problem import Problem, Split, join, split
 from knuckle.contact.interior_pyramid import allowed, corners, to_mode_change
 from knuckle.contact.laws import Between, Bounded, Coulomb, Law, slopes_by_jacobian
+from knuckle.contact.numbers import check_count
 from knuckle.contact.resolve import Push, Scene, Time
 from knuckle.contact.rows import effective_inverse_mass, inverse_masses, response
 from knuckle.contact.search import Solution, search
@@ -30,6 +31,7 @@ from knuckle.model.model import Model
 IDLE = 1e-13  # of a row's diagonal of A: what keeps the two sides of a limit from pushing against each other
 PATIENCE = 3  # iterations of the search that takes over, over those of the interior point
 FARTHEST = 1e3  # a gap closes no row that is this many times farther than anything moves
+LEAST_WORK = 1e-6  # of the relaxation of a row: that of one that is farther still, as of a joint without a limit
 
 
 class Polygon(Coulomb):
@@ -70,14 +72,16 @@ class InteriorPoint(Impulse):
     Limits and joint friction are relaxed too, over the mean of the contacts' `smoothing`.
     """
 
-    directions: int = eqx.field(static=True, default=4)  # in a model that moves in a plane: 2
+    directions: int = eqx.field(static=True, default=4)  # in a plane of motion, the line between two of them
 
     def __check_init__(self):
+        check_count(self, "directions", 2)
         corners(self.directions)
 
     def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
         tangents = scene.frame.shape[1] - 1
-        return Polygon(friction, tangents, directions=2 if tangents == 1 else self.directions)
+        line = tangents == 1 and self.smoothing is None  # the relaxed law depends on the number of corners
+        return Polygon(friction, tangents, directions=2 if line else self.directions)
 
     def soft_law(self, model: Model, friction: Float[Array, " near"], scene: Scene) -> Law | None:
         return None  # the interior point method relaxes the law itself
@@ -95,7 +99,8 @@ class InteriorPoint(Impulse):
         contact = scene.near.pick((each_contact(width, scene) / 2) ** 2 / inverse_masses(model, scene.contacts))
         factor = factor_mass_matrix(heavy, scene.body.axes, scene.body.inertia)
         A = effective_inverse_mass(heavy.topology.dofs, factor, scene.J_joint)
-        joint = (jnp.mean(width) / 2) ** 2 / jnp.diagonal(A)
+        moved = jnp.diagonal(A)
+        joint = (jnp.mean(width) / 2) ** 2 / jnp.where(moved > 0, moved, 1.0)
         return jnp.concatenate([jnp.repeat(contact, scene.frame.shape[1]), joint])
 
     def solve(self, system: System, start: Vec) -> Solution:
@@ -123,14 +128,16 @@ class InteriorPoint(Impulse):
             return interior.nothing(system.b)
         lift = jnp.asarray(_lift(system.laws), system.b.dtype)
         problem, law = _as_problem(system, lift), _parts(system.laws).contact
+        work = None if law.work is None else spatial.apply_transpose(jnp.abs(lift), law.work)
+        near = _nearness(problem, work)
         found = interior.solve(
-            problem,
+            problem._replace(b=near * problem.b),
             _split_limits(system.laws, start, lift),
             tolerance=self.tolerance,
             most_iterations=self.most_iterations,
             directions=law.directions,
             smooth_value=self.smooth == "both",
-            work=None if law.work is None else spatial.apply_transpose(jnp.abs(lift), law.work),
+            work=None if work is None else work * jnp.maximum(near, LEAST_WORK),
         )
         return found._replace(impulse=spatial.apply(lift, found.impulse))
 
@@ -188,7 +195,7 @@ def _as_problem(system: System, lift: Array) -> Problem:
     b = spatial.apply_transpose(lift, system.b) - jnp.concatenate(offsets)
     return Problem(
         A=A + jnp.diag(_idle(A, parts)),
-        b=_within_reach(b),
+        b=b,
         friction=contact.friction,
         bound=dry[0].bound if dry else jnp.zeros(0, A.dtype),
         one_sided=jnp.zeros(parts.one_sided.stop - parts.one_sided.start, A.dtype),
@@ -205,10 +212,25 @@ def _idle(A: Float[Array, "row row"], parts: _Parts) -> Vec:
     return idle
 
 
-def _within_reach(b: Vec) -> Vec:
-    """Velocities, those of rows that nothing could close shortened: they would set the scale of the search."""
-    moving = jnp.max(jnp.where(b < 0, -b, 0.0), initial=1e-3)
-    return jnp.minimum(b, FARTHEST * jax.lax.stop_gradient(moving))
+def _nearness(problem: Problem, work: Vec | None) -> Vec:
+    """What velocities are multiplied by: less than 1 in rows that nothing could close, which would set the scale.
+
+    A contact's rows have one factor. The relaxed impulse of such a row is work over velocity: with the work multiplied
+    too it stays as it is, but for the share 1 / FARTHEST.
+    """
+    rows = split(problem, problem.b)
+    closing = -rows.contact[:, 0], -rows.one_sided
+    speeds = [jnp.abs(x.reshape(-1)) for x in (rows.contact[:, 1:], rows.equal, rows.bounded)]
+    if work is not None:
+        speeds.append(jnp.sqrt(work * jnp.diagonal(problem.A)))  # half the width of the relaxation
+    moving = jax.lax.stop_gradient(jnp.max(jnp.concatenate([*closing, *speeds]), initial=1e-3))
+
+    def factor(b: Array) -> Array:
+        far = b > FARTHEST * moving
+        return jnp.where(far, FARTHEST * moving / jnp.where(far, b, 1.0), 1.0)
+
+    contact = jnp.broadcast_to(factor(rows.contact[:, :1]), rows.contact.shape)
+    return join(Split(contact, factor(rows.one_sided), jnp.ones_like(rows.equal), jnp.ones_like(rows.bounded)))
 
 
 def _split_limits(laws: Laws, start: Vec, lift: Array) -> Vec:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from knuckle.contact.collide import Contacts
 
 KINK = 1e-6  # [m/s]; nearer to a change of mode, a gradient is one-sided
+VIOLATED = 1e-3  # [m or rad]; more than steps of usual length leave by their curvature
 GIVES_WAY = 1e-3  # [m/s]; more than regularisation should let a limit or equality give way
 
 
@@ -22,14 +23,15 @@ class Outcome(eqx.Module):
     frame: Float[Array, "*step contact axis 3"]  # rows: the normal from b to a, the tangents; world
     impulse: Float[Array, "*step contact axis"]  # on a, along the rows of the frame [N s]
     velocity: Float[Array, "*step contact axis"]  # of a against b after the step: separation and slip [m/s]
-    limit: Float[Array, "*step limit"]  # impulses of joint limits [N s or N m s]
-    equality: Float[Array, "*step equality"]
-    friction: Float[Array, "*step dof"]  # and of dry joint friction
-    residual: Float[Array, "*step"]  # of the solution [m/s]
-    converged: Bool[Array, "*step"]
+    limit: Float[Array, "*step dof"]  # impulses of joint limits [N s or N m s]
+    equality: Float[Array, "*step equality"]  # of the rows of active equalities
+    friction: Float[Array, "*step dof"]  # of dry joint friction
+    residual: Float[Array, "*step"]  # of the solution [m/s]; infinite where the law could not be computed
+    converged: Bool[Array, "*step"]  # whether laws hold to the tolerance, no constraint gave way, and all is finite
     iterations: Int[Array, "*step"]
     margin: Float[Array, "*step"]  # to the nearest change of mode [m/s]; near zero the gradient is one-sided
     slack: Float[Array, "*step"]  # by how much a limit or equality gives way [m/s]; large where they contradict
+    violation: Float[Array, "*step"]  # of the worst limit or equality, which the step leaves [m or rad]
 
     @property
     def depth(self) -> Float[Array, "*step contact"]:
@@ -37,10 +39,18 @@ class Outcome(eqx.Module):
         return (-self.contacts.gap).clip(0)
 
     def check(self) -> None:
-        """Raise if a step is unsolved or a constraint gave way, warn where a gradient is one-sided."""
+        """Raise if a step is unsolved or a constraint gave way; warn of violations and one-sided gradients.
+
+        A limit or equality that is violated is corrected over several steps (`correction`, `correction_speed` of the
+        contact model). So a step can be converged and still leave a violation.
+        """
         if isinstance(self.residual, Tracer):
             raise ValueError("check=True needs numbers: under jit, grad or vmap, call .contact.check() on the result")
         residual, slack, margin = (np.atleast_1d(np.asarray(x)) for x in (self.residual, self.slack, self.margin))
+        finite = ~np.isnan(residual) & np.isfinite(slack)
+        finite &= np.isfinite(np.asarray(self.impulse)).reshape(len(residual), -1).all(axis=1)
+        if not finite.all():
+            raise ArithmeticError(f"contact impulses are not finite from step {int(np.argmin(finite))} on")
         if np.any(slack > GIVES_WAY):
             at = int(np.argmax(slack > GIVES_WAY))
             raise ArithmeticError(
@@ -51,7 +61,17 @@ class Outcome(eqx.Module):
             at = unsolved[0]
             raise ArithmeticError(
                 f"contact was not solved in {len(unsolved)} of {len(residual)} steps; the first is step {at}, with a "
-                f"residual of {residual[at]:.1e} m/s (or contacts beyond most_contacts that should have pushed)"
+                f"residual of {residual[at]:.1e} m/s (or contacts beyond most_contacts that should have pushed, or "
+                "substeps that are too long)"
+            )
+        violation = np.atleast_1d(np.asarray(self.violation))
+        violated = np.flatnonzero(violation > VIOLATED)
+        if len(violated):
+            at = violated[0]
+            warnings.warn(
+                f"a joint limit or an equality is violated in {len(violated)} of {len(violation)} steps, by up to "
+                f"{violation.max():.2g} m or rad and by {violation[-1]:.2g} after the last; the first is step {at}",
+                stacklevel=3,
             )
         kinks = np.flatnonzero(margin < KINK)
         if len(kinks):

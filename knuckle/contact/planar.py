@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Array, Bool, Float
 
+from knuckle import spatial
 from knuckle.contact.pairs import Pair
 from knuckle.kinematics import poses
 from knuckle.model.inertia import quaternion_product, rotation_matrix
@@ -46,6 +50,29 @@ def plane_of(model: Model, pairs: tuple[Pair, ...]) -> np.ndarray | None:
         return kinds == ("sphere", "sphere") and abs(height[pair.a] - height[pair.b]) < SAME_HEIGHT
 
     return normal if all(in_plane(pair) for pair in pairs) else None
+
+
+class MotionPlane(NamedTuple):
+    """The unit normal of the plane in which all links move, if that holds."""
+
+    normal: Float[Array, "3"]
+    holds: Bool[Array, ""]
+
+
+def motion_plane(model: Model) -> MotionPlane | None:
+    """`motion_normal` of values that may be traced; None if a model of these joints cannot move in a plane."""
+    kinds, parents = model.topology.kind, model.topology.parent
+    turns = np.array([kind in ("planar", "revolute") for kind in kinds])
+    if not turns.any() or not set(kinds) <= {"planar", "revolute", "prismatic"}:
+        return None
+    own = spatial.rotation_of_quaternion(jnp.asarray(model.rotation))
+    R: list[Array] = []
+    for link, parent in enumerate(parents):
+        R.append(spatial.compose(R[parent], own[link]) if parent >= 0 else own[link])
+    axes = spatial.apply(jnp.stack(R), spatial.normalize(jnp.asarray(model.axis)))
+    normal = axes[int(np.argmax(turns))]
+    cosines = jnp.abs(spatial.apply(axes, normal))
+    return MotionPlane(normal, jnp.all(jnp.where(turns, cosines > ALONG, cosines < ACROSS)))
 
 
 def motion_normal(model: Model) -> np.ndarray | None:

@@ -11,25 +11,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from knuckle import spatial
 from knuckle.contact.collide import Contacts, collide
 from knuckle.contact.constraints import (
+    JointRows,
     Range,
     Tie,
     beyond_touching,
     equalities,
+    joint_rows,
     limits,
-    rubbing_dofs,
+    possible_rows,
     without_dry_friction,
 )
 from knuckle.contact.implicit import at_solution
 from knuckle.contact.laws import Between, Blocks, Bounded, Law
 from knuckle.contact.nearest import Nearest, nearest
-from knuckle.contact.outcome import Outcome
+from knuckle.contact.numbers import check_count, check_range
+from knuckle.contact.outcome import GIVES_WAY, Outcome
 from knuckle.contact.pairs import contact_pairs
-from knuckle.contact.planar import plane_of
+from knuckle.contact.planar import motion_plane, plane_of
 from knuckle.contact.restitution import Blend, Blow, without_gain
 from knuckle.contact.rows import (
     Jacobian,
@@ -50,12 +53,12 @@ from knuckle.kinematics import Articulation, articulation
 from knuckle.model.joints import retract
 from knuckle.model.model import Model, State
 from knuckle.taps import PLAIN, Taps
-from knuckle.tree import Tree
+from knuckle.tree import Tree, rows
 
 Time = float | Float[Array, ""]
 Motion = Callable[[Model, Vec | None, Vec | None], tuple[Vec, Model]]
 KEPT = "impulse"  # what reverse mode keeps of a step, so that no search is done again
-FASTEST_CORRECTION = 2.0  # [m/s or rad/s]; of limits and equalities that are far off
+AXES = 3  # of a contact: in a model that moves in a plane two are solved, but states and outcomes have all
 HELD = 1e-8  # regularisation of limits, equalities and joint friction over the inverse of what they move
 
 
@@ -68,10 +71,34 @@ class Scene(NamedTuple):
     J_near: Float[Array, "near axis dof"]  # without derivative: see `speeds`
     limits: Range
     ties: Tie
-    rubbing: np.ndarray
+    rubbing: np.ndarray  # degrees of freedom with a row of dry friction
+    slots: np.ndarray  # where the joints' rows stand among all that the topology can have
+    joint_rows: int  # how many it can have
     J_joint: Jacobian  # of limits, equalities and joint friction
     body: Articulation
+    plane: np.ndarray | None  # the normal of the plane in which the model is known to move
     taps: Taps = PLAIN
+
+    @property
+    def full_frame(self) -> Float[Array, "contact 3 3"]:
+        """All axes of the contacts, the one across a plane of motion too."""
+        if self.plane is None:
+            return self.frame
+        across = jnp.broadcast_to(jnp.asarray(self.plane, self.frame.dtype), self.contacts.normal.shape)
+        return jnp.concatenate([self.frame, across[:, None]], axis=1)
+
+    def to_layout(self, r: Vec) -> Float[Array, " joint_row"]:
+        """Impulses of the joints' rows that are solved, among all that the topology can have."""
+        start, stop = len(self.limits.J), len(self.limits.J) + len(self.ties.J)
+        ties = spatial.apply(jnp.asarray(self.ties.lift, r.dtype), r[start:stop])
+        return jnp.zeros(self.joint_rows, r.dtype).at[self.slots].set(jnp.concatenate([r[:start], ties, r[stop:]]))
+
+    def to_solved(self, impulse: Float[Array, " joint_row"]) -> Vec:
+        """The inverse of `to_layout`."""
+        own, start = rows(impulse, self.slots), len(self.limits.J)
+        stop = start + len(self.ties.lift)
+        ties = spatial.apply_transpose(jnp.asarray(self.ties.lift, impulse.dtype), own[start:stop])
+        return jnp.concatenate([own[:start], ties, own[stop:]])
 
     @property
     def J(self) -> Jacobian:
@@ -102,6 +129,23 @@ def _with_derivative_of(value: Array, other: Array) -> Array:
     return jax.lax.stop_gradient(value) + (other - jax.lax.stop_gradient(other))
 
 
+def in_all_axes(x: Float[Array, "contact axis"]) -> Float[Array, "contact 3"]:
+    """With zeros across the plane of motion."""
+    return jnp.pad(x, ((0, 0), (0, AXES - x.shape[1])))
+
+
+def _all_finite(*values: Array) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(value)) for value in values]))
+
+
+def _violation(scene: Scene, v: Vec, dt: Time) -> Float[Array, ""]:
+    """Of the worst limit or equality after the step, to first order in dt [m or rad]."""
+    held, ties = scene.limits, scene.ties
+    moved, slid = (dt * spatial.apply(rows.J, v) for rows in (held, ties))
+    past = jnp.concatenate([-(held.above + moved), moved - held.below, jnp.abs(ties.error + slid)])
+    return jax.lax.stop_gradient(jnp.max(past, initial=0.0))
+
+
 class Push(NamedTuple):
     """How the contacts that are solved push."""
 
@@ -111,6 +155,7 @@ class Push(NamedTuple):
     derivative_law: Law | None = None  # whose solution's derivative stands for that of `law`
     margin: Float[Array, " near"] | None = None  # to where the aim or the moment has a corner or a jump [m/s]
     rebound: Float[Array, "near axis"] | None = None  # the part of the aim that is cut where it would add energy
+    reliable: Bool[Array, ""] | None = None  # whether the law itself could be computed
 
     def with_margin(self, other: Float[Array, ""]) -> Push:
         """With a margin of all contacts together beside those of each."""
@@ -124,7 +169,13 @@ class ContactModel(eqx.Module):
     most_contacts: int = eqx.field(static=True, default=64, kw_only=True)  # solved together: the nearest ones
     self_collision: bool = eqx.field(static=True, default=False, kw_only=True)
     friction_follows: ClassVar[bool] = False  # whether friction is a multiple of the normal force
-    correction: float = eqx.field(default=0.2, kw_only=True)  # share of a joint's or equality's error undone in a step
+    correction: float = eqx.field(default=0.2, kw_only=True)  # share of a limit's or equality's error undone in a step
+    correction_speed: float = eqx.field(default=2.0, kw_only=True)  # at no more than this [m/s, rad/s]; overlaps too
+
+    def __check_init__(self):
+        check_range(self, ["correction"])
+        check_range(self, ["correction_speed"], infinite=True)
+        check_count(self, "most_contacts", 1)
 
     @abstractmethod
     def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
@@ -152,25 +203,33 @@ class ContactModel(eqx.Module):
             return state
 
         def size(q):
-            scene = self.scene(model, articulation(model, q), q)
-            return jnp.zeros(scene.frame.shape[0] * scene.frame.shape[1] + len(scene.J_joint), q.dtype)
+            scene = self.scene(model, articulation(model, q), q, joint_rows(model))
+            return jnp.zeros(AXES * len(scene.contacts) + scene.joint_rows, q.dtype)
 
         shape = jax.eval_shape(size, state.q).shape
         return State(state.q, state.qd, jnp.zeros(shape, state.qd.dtype))
 
     def resolve(
-        self, model: Model, motion: Motion, state: State, dt: Time, taps: Taps = PLAIN
+        self,
+        model: Model,
+        motion: Motion,
+        state: State,
+        dt: Time,
+        taps: Taps = PLAIN,
+        present: JointRows | None = None,
     ) -> tuple[State, Outcome]:
         """The state after dt, and what contacts and constraints did.
 
         `motion(model, wrench, momentum)` is the velocity after the step if impulses act on links and joints and nothing
-        touches, and the model whose mass matrix impulses meet.
+        touches, and the model whose mass matrix impulses meet. `present`: the joints that have rows, where that was
+        found before the model was traced.
         """
         state = self.begin(model, state)
+        present = joint_rows(model) if present is None else present
         q, qd = jnp.asarray(state.q), jnp.asarray(state.qd)
-        smooth = without_dry_friction(model)
+        smooth = without_dry_friction(model, present)
         v_free, heavy = motion(smooth, None, None)
-        scene = self.scene(model, articulation(heavy, q), q, taps)
+        scene = self.scene(model, articulation(heavy, q), q, present, taps)
         factor = _factor(*jax.lax.stop_gradient((heavy, scene.body)))
         slip = change_of_slip(model, scene, qd)
         push = self.push(model, heavy, scene, qd, v_free, dt)
@@ -208,8 +267,8 @@ class ContactModel(eqx.Module):
             found, push = found.joined(other), push.with_margin(to_cut)
         r, v = self._as_used(model, heavy, q, scene, push, r, v, dt)
         moved = retract(model, q, dt * v - self._not_yet(model, heavy, q, scene, push, r))
-        outcome = self._outcome(model, scene, push, found, system, r, u, v, R, dt)
-        rest = r[push.aim.size :]
+        outcome = self._outcome(model, scene, push, found, system, r, u, v, R, dt, moved)
+        rest = scene.to_layout(r[push.aim.size :])
         return State(moved, v, jnp.concatenate([outcome.impulse.reshape(-1), rest])), outcome
 
     def _as_used(self, model: Model, heavy: Model, q: Vec, scene: Scene, push: Push, r: Vec, v: Vec, dt: Time):
@@ -227,19 +286,20 @@ class ContactModel(eqx.Module):
         hard, soft = (Blow(r, v, self._velocities(model, scene, still, v)) for r, v in (newton, plastic))
         return without_gain(hard, soft, self._velocities(model, scene, still, v_free))
 
-    def scene(self, model: Model, body: Articulation, q: Vec, taps: Taps = PLAIN) -> Scene:
+    def scene(self, model: Model, body: Articulation, q: Vec, present: JointRows, taps: Taps = PLAIN) -> Scene:
         """Contacts and constraints at coordinates q."""
         pairs = contact_pairs(model, self_collision=self.self_collision)
         plane = plane_of(model, pairs)
         axes = world_axes(model, body)
         contacts = contacts_as_used(collide(model, q, pairs), taps)
-        frame = contact_frames(contacts.normal, plane)
+        frame = contact_frames(contacts.normal, plane, motion_plane(model) if plane is None else None)
         near = nearest(contacts.gap, self.most_contacts)
         J_near = contact_jacobian(*jax.lax.stop_gradient((model, axes, contacts, frame)), near)
-        held, ties, rubbing = limits(model, q), equalities(model, q, axes, plane), rubbing_dofs(model)
-        rubs = jnp.asarray(np.eye(model.nv)[rubbing], q.dtype)
-        J_joint = jnp.concatenate([held.J, ties.J, rubs])
-        return Scene(contacts, frame, near, J_near, held, ties, rubbing, J_joint, body, taps)
+        held, ties = limits(model, q, present), equalities(model, q, axes, plane)
+        rubbing = np.array(present.rubbing, int)
+        J_joint = jnp.concatenate([held.J, ties.J, jnp.asarray(np.eye(model.nv)[rubbing], q.dtype)])
+        slots, every = (x.slots(model.topology, len(ties.lift)) for x in (present, possible_rows(model.topology)))
+        return Scene(contacts, frame, near, J_near, held, ties, rubbing, slots, len(every), J_joint, body, plane, taps)
 
     def _velocities(self, model: Model, scene: Scene, push: Push, v: Vec) -> Vec:
         """Velocities of all rows that are solved, as their laws count them."""
@@ -248,11 +308,11 @@ class ContactModel(eqx.Module):
 
     def _joint_laws(self, model: Model, scene: Scene, dt: Time) -> tuple[Law, ...]:
         """Laws of joint limits, equalities and joint friction."""
-        most, share = FASTEST_CORRECTION, self.correction
+        most, share = self.correction_speed, self.correction
         above, below = ((share * x + (1 - share) * beyond_touching(x)) / dt for x in scene.limits[1:])
         above, below = jnp.maximum(above, -most), jnp.maximum(below, -most)
         back = jnp.clip(-self.correction * scene.ties.error / dt, -most, most)
-        friction = jnp.asarray(model.friction)[scene.rubbing]
+        friction = jnp.maximum(rows(jnp.asarray(model.friction), scene.rubbing), 0.0)
         laws = Between(-above, below), Between(back, back, equal=True), Bounded(dt * friction)
         return tuple(law for law in laws if law.rows)
 
@@ -264,21 +324,23 @@ class ContactModel(eqx.Module):
         diagonal = spatial.apply(scene.J_joint**2, inverse_or_zero(joint_inertias(heavy, scene.body)))
         start = len(scene.limits.J)
         parts = [diagonal[:start]]
-        for size in scene.ties.block:
-            parts.append(jnp.full((size,), jnp.mean(diagonal[start : start + size])))
+        for size, full in zip(scene.ties.block, scene.ties.full_block, strict=True):
+            parts.append(jnp.full((size,), jnp.sum(diagonal[start : start + size]) / full))
             start += size
-        return jnp.concatenate([soft, HELD * jnp.concatenate([*parts, diagonal[start:]])])
+        R = jnp.concatenate([*parts, diagonal[start:]])
+        return jnp.concatenate([soft, HELD * jnp.where(R > 0, R, 1.0)])  # 1: a row that moves nothing is not singular
 
     def _start(self, scene: Scene, state: State) -> Vec:
         impulse = jnp.asarray(state.impulse)
         count, axes, _ = scene.frame.shape
-        if len(impulse) != count * axes + len(scene.J_joint):
+        if len(impulse) != count * AXES + scene.joint_rows:
             raise ValueError(
                 f"state.impulse has {len(impulse)} entries, which belong to other contacts or another contact model: "
                 "start from State(q, qd) without it"
             )
-        contact = scene.near.pick(impulse[: count * axes].reshape(count, axes))
-        return jnp.concatenate([contact.reshape(-1), impulse[count * axes :]])
+        contact = scene.near.pick(impulse[: count * AXES].reshape(count, AXES)[:, :axes])
+        joints = scene.to_solved(impulse[count * AXES :])
+        return jnp.concatenate([contact.reshape(-1), joints])
 
     def _not_yet(
         self, model: Model, heavy: Model, q: Vec, scene: Scene, push: Push, r: Vec
@@ -290,27 +352,33 @@ class ContactModel(eqx.Module):
         return change_of_velocity(heavy, q, scene.wrenches(model, moment))
 
     def _outcome(
-        self, model: Model, scene: Scene, push: Push, found: Solution, system: System, r, u, v, R, dt
+        self, model: Model, scene: Scene, push: Push, found: Solution, system: System, r, u, v, R, dt, moved
     ) -> Outcome:
         contact, *others = blocks(system.laws, r)
         flat = jnp.concatenate([part.reshape(-1) for part in others]) if others else r[:0]
         ends = np.cumsum([len(scene.limits.J), len(scene.ties.J)])
         velocity = scene.speeds(model, v)
         sinking = scene.contacts.gap + dt * velocity[:, 0] < 0
+        if push.reliable is not None:
+            known = jnp.where(push.reliable, found.residual, jnp.inf)
+            found = found._replace(converged=found.converged & push.reliable, residual=known)
         nearest_change = margin(system.laws, found.impulse, u, block_scales(system.A, system.laws))
         if push.margin is not None:
             nearest_change = jnp.minimum(nearest_change, jnp.min(push.margin, initial=jnp.inf))
+        slack = jnp.max(jnp.abs((R * r)[push.aim.size :]), initial=0.0)
+        solved = found.converged & ~scene.near.any_left_out(sinking) & (slack <= GIVES_WAY)
         return Outcome(
             contacts=scene.contacts,
-            frame=scene.frame,
-            impulse=scene.near.put_back(contact, len(scene.contacts)),
-            velocity=velocity,
-            limit=flat[: ends[0]],
-            equality=flat[ends[0] : ends[1]],
-            friction=flat[ends[1] :],
+            frame=scene.full_frame,
+            impulse=scene.near.put_back(in_all_axes(contact), len(scene.contacts)),
+            velocity=in_all_axes(velocity),
+            limit=spatial.apply_transpose(scene.limits.J, flat[: ends[0]]),
+            equality=spatial.apply(jnp.asarray(scene.ties.lift, r.dtype), flat[ends[0] : ends[1]]),
+            friction=jnp.zeros(model.nv, r.dtype).at[scene.rubbing].set(flat[ends[1] :]),
             residual=found.residual,
-            converged=found.converged & ~scene.near.any_left_out(sinking),
+            converged=solved & _all_finite(found.residual, r, v, moved),
             iterations=found.iterations,
             margin=nearest_change,
-            slack=jnp.max(jnp.abs((R * r)[push.aim.size :]), initial=0.0),
+            slack=slack,
+            violation=_violation(scene, v, dt),
         )

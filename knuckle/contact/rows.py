@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from knuckle import spatial
 from knuckle.contact.collide import Contacts
 from knuckle.contact.nearest import Nearest
+from knuckle.contact.planar import ACROSS, MotionPlane
 from knuckle.dynamics.aba import Factor, aba, half_solve, solve_mass_matrix
 from knuckle.kinematics import Articulation, Poses, link_velocities
 from knuckle.model.joints import plane_axes
@@ -40,13 +41,22 @@ def world_axes(model: Model, body: Articulation) -> WorldAxes:
 
 
 def contact_frames(
-    normal: Float[Array, "contact 3"], plane: Float[np.ndarray, "3"] | None
+    normal: Float[Array, "contact 3"], plane: Float[np.ndarray, "3"] | None, motion: MotionPlane | None = None
 ) -> Float[Array, "contact axis 3"]:
-    """Rows: the normal and two tangents, right-handed; in a model that moves in a plane, the tangent in it."""
-    if plane is None:
-        return jnp.stack([normal, *plane_axes(normal)], axis=1)
-    across = jnp.broadcast_to(jnp.asarray(plane, normal.dtype), normal.shape)
-    return jnp.stack([normal, spatial.cross(across, normal)], axis=1)
+    """Rows: the normal and two tangents, right-handed; in a model that moves in a plane, the tangent in it.
+
+    If only the motion is known to be in a plane, normals in that plane have their first tangent in it too, so that laws
+    that depend on the tangents are the same whether or not the plane is known when a step is traced.
+    """
+    if plane is not None:
+        across = jnp.broadcast_to(jnp.asarray(plane, normal.dtype), normal.shape)
+        return jnp.stack([normal, spatial.cross(across, normal)], axis=1)
+    first, second = plane_axes(normal)
+    if motion is not None:
+        across = jnp.broadcast_to(motion.normal, normal.shape)
+        within = (motion.holds & (jnp.abs(spatial.dot(across, normal)) < ACROSS))[:, None]
+        first, second = jnp.where(within, spatial.cross(across, normal), first), jnp.where(within, across, second)
+    return jnp.stack([normal, first, second], axis=1)
 
 
 def contact_jacobian(

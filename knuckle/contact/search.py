@@ -13,12 +13,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from knuckle import spatial
 from knuckle.contact.laws import Scale
-from knuckle.contact.system import System, Vec, block_scales, imbalance, over_rows, residual, slope, velocity
+from knuckle.contact.system import (
+    System,
+    Vec,
+    block_scales,
+    blocks,
+    imbalance,
+    joined,
+    over_rows,
+    residual,
+    slope,
+    velocity,
+)
 
 INNER_STEPS = 12  # Newton steps before the problem is made easier
 FIRST_RHO, EASIER, HARDER, MOST_RHO = 0.1, 10.0, 0.3, 1e3
 LEAST_SHARE = 1e-6  # of a Newton step; smaller ones lead nowhere
+ROUNDING, MOST_ROUNDING = 1e-14, 1e-6  # of the velocity that an impulse makes alone; [m/s]
 
 
 class Solution(NamedTuple):
@@ -60,16 +73,39 @@ def search(system: System, start: Vec, *, tolerance: float, most_iterations: int
         zero = jnp.zeros((), system.b.dtype)
         return Solution(start, zero, zero == 0, jnp.zeros((), jnp.int32))
     scales = block_scales(system.A, system.laws)
+    weights = over_rows(system.laws, scales)
     quick = _newton(system, scales, start, tolerance, min(INNER_STEPS, most_iterations))
     found = _homotopy(system, scales, quick, tolerance, most_iterations)
-    return Solution(found.best, found.error, found.error <= tolerance, found.total)
+    converged = found.error <= reachable(tolerance, weights, found.best)
+    best = jax.lax.cond(converged, lambda r: r, lambda r: _without_gain(system, r), found.best)
+    return Solution(best, found.error, converged, found.total)
+
+
+def _without_gain(system: System, r: Vec) -> Vec:
+    """Admissible impulses of a search that failed, shortened until r.(A r + b) <= 0, as it is at solutions.
+
+    That bounds the energy only if contacts do not pull: b counts from the velocity that they aim at.
+    """
+    r = joined([law.admissible(part) for law, part in zip(system.laws, blocks(system.laws, r), strict=True)])
+    linear, square = jnp.sum(r * system.b), jnp.sum(r * spatial.apply(system.A, r))
+    return jnp.where(square > 0, jnp.clip(-linear / jnp.where(square > 0, square, 1.0), 0.0, 1.0), 0.0) * r
+
+
+def reachable(tolerance: float, weights: Vec, r: Vec) -> Float[Array, ""]:
+    """The tolerance, or what rounding leaves of the velocities that cancel where constraints contradict each other.
+
+    Impulses there are the contradiction over R, 1e8 times those of other constraints.
+    """
+    return jnp.maximum(tolerance, jnp.minimum(ROUNDING * jnp.max(weights * jnp.abs(r)), MOST_ROUNDING))
 
 
 def _newton(system: System, scales: list[Scale], start: Vec, tolerance: float, most: int) -> _Newton:
     """Plain Newton steps from a start."""
 
+    weights = over_rows(system.laws, scales)
+
     def unfinished(at: _Newton):
-        return (at.error > tolerance) & (at.count < most)
+        return (at.error > reachable(tolerance, weights, at.r)) & (at.count < most)
 
     def advance(at: _Newton) -> _Newton:
         S = slope(system.A, system.laws, at.r, at.u, scales)
@@ -91,7 +127,7 @@ def _homotopy(system: System, scales: list[Scale], quick: _Newton, tolerance: fl
     laws, weight = system.laws, over_rows(system.laws, scales)
 
     def unfinished(at: _Homotopy):
-        return (at.error > tolerance) & (at.total < most_iterations)
+        return (at.error > reachable(tolerance, weight, at.best)) & (at.total < most_iterations)
 
     def advance(at: _Homotopy) -> _Homotopy:
         heavier = at.rho * weight

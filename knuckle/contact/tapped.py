@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from knuckle.contact.resolve import Scene
 
 FARTHEST = 1.0  # networks see no more than this of a gap [m]: slots without a point have none
+TANGENTS = 2  # that networks see, also where a plane of motion leaves one
 FORCES = ("contact/normal_force", "contact/friction_force", "contact/impulse")
 
 
@@ -40,7 +41,8 @@ def change_of_slip(model: Model, scene: Scene, qd) -> Float[Array, "near axis"] 
     if not scene.taps.wanted("contact/slip"):
         return None
     slip = scene.speeds(model, qd)[:, 1:]
-    change = scene.near.pick(scene.taps("contact/slip", slip) - slip)
+    both = jnp.pad(slip, ((0, 0), (0, TANGENTS - slip.shape[1])))
+    change = scene.near.pick((scene.taps("contact/slip", both) - both)[:, : slip.shape[1]])
     return jnp.pad(change, ((0, 0), (1, 0)))
 
 
@@ -55,8 +57,8 @@ def impulses_as_used(
 
     Where friction is a multiple of the normal force it follows that force.
     """
-    taps, near = scene.taps, scene.near
-    r = near.put_back(impulse, len(scene.contacts))
+    taps, near, axes = scene.taps, scene.near, impulse.shape[1]
+    r = near.put_back(jnp.pad(impulse, ((0, 0), (0, 1 + TANGENTS - axes))), len(scene.contacts))
     pushes = r[:, 0] > 0
     push = taps("contact/normal_force", r[:, 0] / dt)
     friction = r[:, 1:] / dt
@@ -66,4 +68,4 @@ def impulses_as_used(
     drag = taps("contact/friction_force", friction)
     change = dt * jnp.concatenate([(push - r[:, 0] / dt)[:, None], drag - r[:, 1:] / dt], axis=1)
     used = taps("contact/impulse", r + change)
-    return near.pick(jnp.where(pushes[:, None], used, r))
+    return near.pick(jnp.where(pushes[:, None], used, r))[:, :axes]

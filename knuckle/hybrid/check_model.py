@@ -22,7 +22,7 @@ SINGLE = ("revolute", "prismatic")
 
 
 def check_model(model: Model) -> None:
-    _check_topology(model.topology)
+    _check_topology(model.topology, model.nu)
     _check_arrays(model, "model", sizes_of(model))
     _check_names(model)
     links, t = len(model.topology.parent), model.topology
@@ -70,7 +70,7 @@ def _check_arrays(module: Any, place: str, sizes: dict[str, int]) -> None:
             _check_arrays(value, where, sizes)
 
 
-def _check_topology(t: Topology) -> None:
+def _check_topology(t: Topology, actuators: int) -> None:
     count = len(t.parent)
     if not 1 <= count <= MOST_LINKS:
         _fail("model/topology/parent", f"expected 1 to {MOST_LINKS} links, got {count}")
@@ -89,9 +89,13 @@ def _check_topology(t: Topology) -> None:
         _check_indices(f"model/topology/{name}", dofs, 0, t.nv)
         if list(dofs) != sorted(set(dofs)):
             _fail(f"model/topology/{name}", f"expected increasing numbers of degrees of freedom, got {dofs}")
-    for name, q in t.keyframes:
-        if len(q) != t.nq or not np.all(np.isfinite(q)):
-            _fail(f"model/topology/keyframes/{name}", f"expected {t.nq} finite numbers, got {q!r:.200}")
+    known = [name for name, _ in t.keyframes]
+    for what, size in (("keyframes", t.nq), ("keyframe_velocities", t.nv), ("keyframe_controls", actuators)):
+        for name, values in getattr(t, what):
+            if name not in known:
+                _fail(f"model/topology/{what}/{name}", "expected the name of a keyframe")
+            if len(values) != size or not np.all(np.isfinite(values)):
+                _fail(f"model/topology/{what}/{name}", f"expected {size} finite numbers, got {values!r:.200}")
     if not 0 <= t.ground_mass < np.inf:
         _fail("model/topology/ground_mass", f"expected a mass [kg], got {t.ground_mass}")
 
@@ -109,6 +113,8 @@ def _check_names(model: Model) -> None:
         "model/frames/names": (*t.link_names, *model.frames.names),
         "model/actuators/names": model.actuators.names,
         "model/topology/keyframes": [name for name, _ in t.keyframes],
+        "model/topology/keyframe_velocities": [name for name, _ in t.keyframe_velocities],
+        "model/topology/keyframe_controls": [name for name, _ in t.keyframe_controls],
     }
     for place, names in distinct.items():
         if len(set(names)) != len(names):

@@ -17,6 +17,7 @@ from knuckle.contact import Compliant, Impulse, InteriorPoint
 from knuckle.contact.resolve import ContactModel
 from knuckle.hybrid.arrays import Arrays
 from knuckle.hybrid.blueprints import check_rows, decoded_blueprint, encoded_blueprint
+from knuckle.hybrid.calibration import Calibration, calibration_of_data, check_calibration
 from knuckle.hybrid.check_model import check_model, sizes_of
 from knuckle.hybrid.container import HybridFileError, Members, packed, read_bytes, unpacked, write_whole
 from knuckle.hybrid.fields import decoded, decoded_fields, encoded_fields
@@ -25,16 +26,20 @@ from knuckle.model.model import Model, State
 from knuckle.simulate import Trajectory, rollout, step
 from knuckle.taps import Blueprint
 
-FORMAT, VERSION = "knuckle hybrid", 1
+FORMAT, VERSION = "knuckle hybrid", 2
 CONTACTS = {kind.__name__: kind for kind in (Compliant, Impulse, InteriorPoint)}
 INTEGRATORS = {kind.__name__: kind for kind in (SemiImplicitEuler, ExplicitEuler, Implicit, RK4)}
 ENTRIES = {"format", "version", "model", "blueprint", "contact", "integrator", "dt", "notes"}
+CALIBRATION = "calibration"  # an entry since version 2, which is written only where there is one
 UNFORESEEN = "damaged in a way that no check foresaw"
 COUNTS = ("most_contacts", "most_iterations", "substeps")
 
 
 class Hybrid(eqx.Module):
-    """A model, the networks inside it, contact, integrator and step [s]; `notes` are any JSON data."""
+    """A model, the networks inside it, contact, integrator and step [s]; `notes` are any JSON data.
+
+    `calibration` says how its robot is measured and driven; `step` and `rollout` do not use it, logs are read by it.
+    """
 
     model: Model
     blueprint: Blueprint | None
@@ -42,6 +47,7 @@ class Hybrid(eqx.Module):
     integrator: Integrator | None
     dt: float | None = eqx.field(static=True)
     notes_text: str = eqx.field(static=True)
+    calibration: Calibration = eqx.field(static=True)
 
     def __init__(
         self,
@@ -51,10 +57,12 @@ class Hybrid(eqx.Module):
         integrator: Integrator | None = None,
         dt: float | None = None,
         notes: Mapping[str, Any] | None = None,
+        calibration: Calibration | None = None,
     ):
         self.model, self.blueprint, self.contact, self.integrator = model, blueprint, contact, integrator
         self.dt = None if dt is None else float(dt)
         self.notes_text = _notes_text({} if notes is None else notes)
+        self.calibration = Calibration() if calibration is None else calibration
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -88,6 +96,7 @@ def save_hybrid(
     integrator: Integrator | None = None,
     dt: float | None = None,
     notes: Mapping[str, Any] | None = None,
+    calibration: Calibration | None = None,
     weights_only: bool = False,
 ) -> None:
     """Write a model and what is inside it to one file (.knuckle) of JSON and arrays, whole or not at all.
@@ -95,7 +104,7 @@ def save_hybrid(
     The bytes are loaded back and compared before they take the file's place. `weights_only` leaves out how networks are
     built, so that they may be of any class: `load_hybrid` then needs `like=blueprint`.
     """
-    hybrid = Hybrid(model, blueprint, contact, integrator, dt, notes)
+    hybrid = Hybrid(model, blueprint, contact, integrator, dt, notes, calibration)
     path = Path(path)
     if path.suffix != ".knuckle":
         raise ValueError(f"save_hybrid {str(path)!r}: expected a name that ends in .knuckle")
@@ -105,13 +114,14 @@ def save_hybrid(
     arrays: Arrays = {}
     manifest = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if hybrid.calibration else 1,
         "model": encoded_fields(model, "model", arrays),
         "blueprint": None if blueprint is None else encoded_blueprint(blueprint, arrays, weights_only),
         "contact": _encoded_choice(contact, "contact", CONTACTS, arrays),
         "integrator": _encoded_choice(integrator, "integrator", INTEGRATORS, arrays),
         "dt": hybrid.dt,
         "notes": hybrid.notes,
+        **({CALIBRATION: hybrid.calibration.as_data()} if hybrid.calibration else {}),
     }
     data = packed(manifest, arrays)
     back = _decoded(unpacked(path, data), blueprint if weights_only else None)
@@ -161,8 +171,9 @@ def _decoded(members: Members, like: Blueprint | None) -> Hybrid:
         members.fail("version", f"expected a positive whole number, got {version!r:.200}")
     if version > VERSION:
         members.fail("version", f"the file has version {version}, newer than {VERSION}: a newer Knuckle reads it")
-    if set(node) != ENTRIES:
-        members.fail("manifest.json", f"expected {', '.join(sorted(ENTRIES))}, got {sorted(node)!r:.300}")
+    entries = ENTRIES | ({CALIBRATION} if version >= 2 else set())
+    if set(node) != entries:
+        members.fail("manifest.json", f"expected {', '.join(sorted(entries))}, got {sorted(node)!r:.300}")
     blueprint = node["blueprint"]
     if blueprint is None and like is not None:
         members.fail("blueprint", "the file has none to fill like=... with")
@@ -175,7 +186,11 @@ def _decoded(members: Members, like: Blueprint | None) -> Hybrid:
     members.finish()
     dt = decoded(float | None, node["dt"], "dt", members)
     try:
-        hybrid = Hybrid(**parts, dt=dt, notes=node["notes"])
+        calibration = calibration_of_data(node[CALIBRATION]) if CALIBRATION in node else None
+    except ValueError as error:
+        members.fail(CALIBRATION, str(error))
+    try:
+        hybrid = Hybrid(**parts, dt=dt, notes=node["notes"], calibration=calibration)
         _check(hybrid)
     except ValueError as error:
         place, _, message = str(error).partition(": ")
@@ -204,6 +219,7 @@ def _decoded_choice(node: Any, place: str, kinds: Mapping[str, type], members: M
 
 def _check(hybrid: Hybrid) -> None:
     check_model(hybrid.model)
+    check_calibration(hybrid.calibration, hybrid.model.nv)
     if hybrid.dt is not None and not 0 < hybrid.dt < math.inf:
         raise ValueError(f"dt: expected a positive number [s], got {hybrid.dt}")
     if hybrid.blueprint is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from knuckle.model.description import NAMED_AXES, WORLD, Description, Joint, Lin
 from knuckle.model.equality import make_equalities
 from knuckle.model.geometry import Geometry, Shape
 from knuckle.model.model import Frames, Inertia, Model
+from knuckle.model.report import Omission, warn_of
 from knuckle.model.topology import COORDINATES, FREEDOMS, Topology
 
 FRICTION_SPEED = 0.01  # rad/s or m/s
@@ -49,18 +51,33 @@ class Moving:
     body: tuple[float, np.ndarray, np.ndarray] = field(default_factory=lambda: (0.0, np.zeros(3), np.zeros(6)))
 
 
-def build(links: Description | Sequence[Link], **options) -> Model:
+def build(links: Description | Sequence[Link], *, repair_inertia: bool = False, **options) -> Model:
     """A model of described links; `options` are the other fields of `Description`.
 
-    Raises ValueError that names the link, joint or actuator and says what was expected and what came.
+    Args:
+        repair_inertia: repair inertia that no real body can have instead of refusing it, and warn.
+
+    Raises:
+        ValueError: names the link, joint or actuator and says what was expected and what came.
     """
+    if isinstance(links, Description) and options:
+        raise TypeError(f"a Description holds {', '.join(options)} itself: give no such options beside it")
     description = links if isinstance(links, Description) else Description(list(links), **options)
-    return _Builder(description).model()
+    builder = _Builder(description, repair_inertia)
+    model = builder.model()
+    warn_of(f"model {description.name!r}", builder.repaired)
+    return model
+
+
+def _named_rows(named: Mapping[str, Any]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    return tuple((name, tuple(float(x) for x in values)) for name, values in named.items())
 
 
 class _Builder:
-    def __init__(self, description: Description):
+    def __init__(self, description: Description, repair_inertia: bool = False):
         self.description = description
+        self.repair_inertia = repair_inertia
+        self.repaired: list[Omission] = []
         self.moving: list[Moving] = []
         self.placed: dict[str, Placed] = {WORLD: Placed(-1, _pose((0, 0, 0), (1, 0, 0, 0), "world"))}
         self.frames: list[tuple[str, int, Pose]] = []
@@ -143,8 +160,12 @@ class _Builder:
     def _add_contents(self, link: Link, here: Placed) -> None:
         where = f"link {link.name!r}"
         com, moment = link.central_inertia()
-        for fault in rigid.faults(float(link.mass), moment):
-            raise ValueError(f"{where}: {fault}")
+        faults = rigid.faults(float(link.mass), moment)
+        if faults and self.repair_inertia and 0 <= link.mass < np.inf:
+            self.repaired.append(Omission(where, rigid.describe_repair(float(link.mass), moment)))
+            moment = rigid.repaired(float(link.mass), moment)
+        elif faults:
+            raise ValueError(f"{where}: {faults[0]}")
         central = (float(link.mass), rigid.finite_vector(com, 3, f"{where}: com"), moment)
         if here.link >= 0:
             body = rigid.moved(central, here.pose.position, here.pose.quaternion)
@@ -170,14 +191,24 @@ class _Builder:
             link_names=tuple(m.name for m in self.moving),
             joint_names=tuple(m.joint.name for m in self.moving),
             excludes=tuple((a, b) for a, b in self.description.excludes),
-            keyframes=tuple((k, tuple(float(x) for x in q)) for k, q in self.description.keyframes.items()),
+            keyframes=_named_rows(self.description.keyframes),
+            keyframe_velocities=_named_rows(self.description.keyframe_velocities),
+            keyframe_controls=_named_rows(self.description.keyframe_controls),
             weightless_tips=self._has_weightless_tips(),
             ground_mass=self.ground_mass,
         )
         _check_names(topology.joint_names, "joint")
         _check_names((*topology.link_names, *(name for name, _, _ in self.frames)), "link or frame")
-        for name, q in topology.keyframes:
-            rigid.finite_vector(q, topology.nq, f"keyframe {name!r}")
+        actuators = len(self.description.actuators)
+        for what, rows, size in (
+            ("", topology.keyframes, topology.nq),
+            (": velocities", topology.keyframe_velocities, topology.nv),
+            (": controls", topology.keyframe_controls, actuators),
+        ):
+            for name, values in rows:
+                if name not in self.description.keyframes:
+                    raise ValueError(f"keyframe {name!r}{what} are given, but no coordinates")
+                rigid.finite_vector(values, size, f"keyframe {name!r}{what}")
         for pair in topology.excludes:
             for name in pair:
                 if name not in self.placed:

@@ -209,3 +209,5 @@ class Description:
     equalities: Sequence[Equality] = ()
     excludes: Sequence[tuple[str, str]] = ()  # pairs of links that never collide
     keyframes: dict[str, Vector] = field(default_factory=dict)  # named coordinates q
+    keyframe_velocities: dict[str, Vector] = field(default_factory=dict)  # qd of keyframes that move
+    keyframe_controls: dict[str, Vector] = field(default_factory=dict)  # of keyframes that give one per actuator

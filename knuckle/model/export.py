@@ -126,7 +126,8 @@ def differences(a: Model, b: Model, tolerance: float = TOLERANCE) -> list[str]:
 
 def _topology(model: Model) -> tuple:
     t = model.topology
-    keyframes = tuple(name for name, _ in t.keyframes)
+    rows = (t.keyframes, t.keyframe_velocities, t.keyframe_controls)
+    keyframes = tuple(tuple(name for name, _ in named) for named in rows)
     return t.name, t.parent, t.kind, t.link_names, t.joint_names, t.excludes, keyframes
 
 
@@ -170,8 +171,9 @@ def _arrays(a: Model, b: Model, tables: dict):
     welds = np.array(a.equalities.kind, str) == "weld"
     for side in ("rotation_a", "rotation_b"):
         yield f"equalities.{side}", *(_quaternion(getattr(m.equalities, side))[welds] for m in (a, b))
-    for (name, x), (_, y) in zip(a.topology.keyframes, b.topology.keyframes, strict=True):
-        yield f"keyframe {name!r}", np.array(x), np.array(y)
+    for what in ("keyframes", "keyframe_velocities", "keyframe_controls"):
+        for (name, x), (_, y) in zip(getattr(a.topology, what), getattr(b.topology, what), strict=True):
+            yield f"{what} {name!r}", np.array(x), np.array(y)
 
 
 def _or_one(values) -> np.ndarray:

@@ -353,5 +353,10 @@ def _carry(root: Element, name: str, numbers) -> None:
 def _write_keyframes(root: Element, model: Model) -> None:
     if model.keyframes:
         parent = SubElement(root, "keyframe")
+        topology = model.topology
+        velocities, controls = dict(topology.keyframe_velocities), dict(topology.keyframe_controls)
         for name, q in model.keyframes.items():
-            SubElement(parent, "key", name=name, qpos=_numbers(q))
+            key = SubElement(parent, "key", name=name, qpos=_numbers(q))
+            for attribute, values in (("qvel", velocities.get(name)), ("ctrl", controls.get(name))):
+                if values is not None:
+                    key.set(attribute, _numbers(values))

@@ -140,8 +140,10 @@ def _actuator_problems(model: Model) -> list[str]:
             getattr(actuators, f"{what}_{side}")[k] for what in ("control", "force") for side in ("lower", "upper")
         ]
         law = (float(actuators.gain[k]), *map(float, actuators.bias[k]))
-        if np.any(np.isfinite(limits)) or law != (plain.gain, *plain.bias):
+        if np.any(np.isfinite(limits)):
             found.append(f"actuator {name!r}: only motors without limits of their own")
+        if law != (plain.gain, *plain.bias):
+            found.append(f"actuator {name!r}: URDF has no place for {_law_in_words(law)}")
     if actuators.names != tuple(a.name for a in wanted):
         listed = ", ".join(a.name for a in wanted) or "none"
         found.append(f"actuators {', '.join(actuators.names) or 'none'}: every joint has its motor, that is {listed}")
@@ -311,3 +313,12 @@ def _sizes(kind: str, size: np.ndarray) -> dict[str, str]:
         return {"size": _numbers(2 * size)}
     length = {} if kind == "sphere" else {"length": _numbers(2 * size[1])}
     return {"radius": _numbers(size[0]), **length}
+
+
+def _law_in_words(law: tuple[float, ...]) -> str:
+    """What a motor whose force is not its control has."""
+    gain, constant, *servo = law
+    if any(servo):
+        return "a servo, whose force depends on position or velocity"
+    parts = [f"a motor's bias ({constant:g} N m or N)"] if constant else []
+    return " and ".join([*parts, *([f"a motor's gain ({gain:g})"] if gain != motor("").gain else [])])

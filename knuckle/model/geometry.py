@@ -62,15 +62,17 @@ class Shape:
             raise ValueError(f"shape {self.name!r}: kind must be one of {sorted(SIZES)}, got {self.kind!r}")
         size = tuple(float(s) for s in np.ravel(self.size))
         size = size or (1.0,) * SCALES.get(self.kind, 0)
-        if len(size) != SIZES[self.kind] or not all(s > 0 for s in map(abs, size)):
-            wanted = f"{SIZES[self.kind]} positive sizes [m]"
+        if len(size) != SIZES[self.kind] or not all(0 < s < np.inf for s in map(abs, size)):
+            wanted = f"{SIZES[self.kind]} positive sizes [m], all finite"
             raise ValueError(f"shape {self.name!r}: a {self.kind} takes {wanted}, got {list(size)}")
         if self.kind != "mesh" and any(s < 0 for s in size):
             raise ValueError(f"shape {self.name!r}: sizes must be positive, got {list(size)}")
         object.__setattr__(self, "size", size)
         friction = tuple(float(f) for f in np.ravel(self.friction))
-        if not 1 <= len(friction) <= 3 or not all(f >= 0 for f in friction):
-            raise ValueError(f"shape {self.name!r}: friction takes 1 to 3 numbers, none negative, got {list(friction)}")
+        if not 1 <= len(friction) <= 3 or not all(0 <= f < np.inf for f in friction):
+            raise ValueError(
+                f"shape {self.name!r}: friction takes 1 to 3 finite numbers, none negative, got {list(friction)}"
+            )
         object.__setattr__(self, "friction", friction + (1.0, 0.005, 0.0001)[len(friction) :])
 
     @property

@@ -105,3 +105,9 @@ def repaired(mass: float, moment: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(second)
     second = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return (np.trace(second) * np.eye(3) - second)[ROWS, COLUMNS]
+
+
+def describe_repair(mass: float, moment: np.ndarray) -> str:
+    """What was wrong with an inertia, and what `repaired` makes of it."""
+    before, after = (f"({', '.join(f'{m:.6g}' for m in moments)})" for moments in (moment, repaired(mass, moment)))
+    return f"repaired: {'; '.join(faults(mass, moment))}: inertia {before} -> {after} (xx, yy, zz, xy, xz, yz)"

@@ -28,16 +28,16 @@ def read(
     repair_inertia: bool = False,
     package_paths: Sequence[str | Path] = (),
 ) -> tuple[Description, list[Omission]]:
-    """The mechanism that an MJCF file or string describes, and what of it is not kept, or was mended.
+    """The mechanism that an MJCF file or string describes, and what of it is not kept, or was repaired.
 
     Raises LoadError that names every element which would make the motion differ from MuJoCo's (strict), and, strict
-    or not, every body whose inertia no real body can have, unless `repair_inertia` mends it.
+    or not, every body whose inertia no real body can have, unless `repair_inertia` repairs it.
     """
     document = parse(source)
     folders = Folders.of(document.path, package_paths)
     assets = check_files(document, folders)
     spec = _parsed(source, document, assets)
-    mended, impossible = check_inertias(spec, repair_inertia)
+    repaired, impossible = check_inertias(spec, repair_inertia)
     if impossible:
         refuse(document.source, impossible)
     lost, unknown_mass = drop_missing_files(spec, assets)
@@ -52,7 +52,7 @@ def read(
         refuse(document.source, str(error))
     description = _with_base(description, floating, document.source)
     noted = notes(compiled) if strict else [*notes(compiled), *small_notes(compiled)]
-    return description, [*problems, *mended, *lost, *warned, *renamed, *noted]
+    return description, [*problems, *repaired, *lost, *warned, *renamed, *noted]
 
 
 def _parsed(source: str | Path, document: Document, assets: Assets) -> mujoco.MjSpec:
@@ -108,11 +108,14 @@ def _freed(description: Description, source: str) -> Description:
     free_base = replace(base, joints=joint, position=ORIGIN, rotation=IDENTITY)
     links = [free_base if link is base else link for link in description.links]
     keyframes = {name: np.concatenate([pose, np.asarray(q)]) for name, q in description.keyframes.items()}
-    return replace(description, links=links, keyframes=keyframes)
+    still = np.zeros(6)
+    velocities = {name: np.concatenate([still, qd]) for name, qd in description.keyframe_velocities.items()}
+    return replace(description, links=links, keyframes=keyframes, keyframe_velocities=velocities)
 
 
 def _held(description: Description, source: str) -> Description:
     links, dropped, first = [], [], 0
+    stilled, dof = [], 0
     for link in description.links:
         joints = link.all_joints()
         if joints and joints[0].kind == "free":
@@ -120,10 +123,13 @@ def _held(description: Description, source: str) -> Description:
             pose = np.asarray(cast(np.ndarray, joints[0].reference), float)
             link = replace(link, joints=(), position=pose[:3], rotation=pose[3:])
             dropped.extend(range(first, first + 7))
+            stilled.extend(range(dof, dof + 6))
         first += sum({"free": 7, "ball": 4}.get(joint.kind, 1) for joint in joints)
+        dof += sum({"free": 6, "ball": 3}.get(joint.kind, 1) for joint in joints)
         links.append(link)
     keyframes = {name: np.delete(np.asarray(q), dropped) for name, q in description.keyframes.items()}
-    return replace(description, links=links, keyframes=keyframes)
+    moving = {name: np.delete(np.asarray(qd), stilled) for name, qd in description.keyframe_velocities.items()}
+    return replace(description, links=links, keyframes=keyframes, keyframe_velocities=moving)
 
 
 def _refuse_if_driven(description: Description, joint: str, source: str) -> None:

@@ -22,6 +22,7 @@ from knuckle.model.description import (
     JointKind,
     Link,
     Mimic,
+    Vector,
     Weld,
 )
 from knuckle.model.geometry import Mesh, Shape, ShapeKind
@@ -126,8 +127,17 @@ class Reader:
             equalities=[self._equality(i) for i in range(m.neq) if mjtEq(m.eq_type[i]) in EQUALITIES],
             excludes=[(pair.bodyname1, pair.bodyname2) for pair in self.source.spec.excludes],
             keyframes={name: q.copy() for name, q in zip(self.keys, m.key_qpos, strict=True)},
+            keyframe_velocities={name: qd.copy() for name, qd in zip(self.keys, m.key_qvel, strict=True) if qd.any()},
+            keyframe_controls=self._keyframe_controls(),
         )
         return description, self.renamed
+
+    def _keyframe_controls(self) -> dict[str, Vector]:
+        """Of the keyframes whose file gives them, for the actuators that are kept."""
+        kept = [i for i in range(self.m.nactuator) if actuator_fault(self.m, i) is None]
+        given = [len(key.ctrl) > 0 for key in sorted(self.source.spec.keys, key=lambda key: key.id)]
+        rows = zip(self.keys, self.m.key_ctrl, given, strict=True)
+        return {name: control[kept].copy() for name, control, is_given in rows if is_given and kept}
 
     def _link(self, i: int) -> Link:
         m = self.m

@@ -239,5 +239,5 @@ def _unused_notes(model: mujoco.MjModel) -> Iterable[Omission]:
     ):
         if count:
             yield Omission(f"{word} ({count})", "not part of the model; no effect on motion")
-    if model.nkey and (model.key_qvel.any() or model.key_ctrl.any() or model.key_act.any()):
-        yield Omission("keyframes", "only the coordinates qpos are kept")
+    if model.nkey and model.key_act.any():
+        yield Omission("keyframes", "only qpos, qvel and ctrl are kept")

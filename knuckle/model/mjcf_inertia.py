@@ -1,4 +1,4 @@
-"""Inertia stated in MJCF: checked before MuJoCo sees it, mended if asked, and put as MuJoCo takes it."""
+"""Inertia stated in MJCF: checked before MuJoCo sees it, repaired if asked, and put as MuJoCo takes it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NOTHING = 2e-15  # kg or kg m^2: stands for zero in files for MuJoCo, which want
 
 
 def check_inertias(spec: mujoco.MjSpec, repair: bool) -> tuple[list[Omission], list[Omission]]:
-    """Bodies whose stated inertia was mended, and bodies whose inertia is impossible."""
+    """Bodies whose stated inertia was repaired, and bodies whose inertia is impossible."""
     compiler = spec.compiler
-    mended, impossible = [], []
+    repaired, impossible = [], []
     if compiler.inertiafromgeom == mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE or compiler.balanceinertia:
-        return mended, impossible
+        return repaired, impossible
     for body in spec.bodies:
         if not body.explicitinertial:
             continue
@@ -32,8 +32,8 @@ def check_inertias(spec: mujoco.MjSpec, repair: bool) -> tuple[list[Omission], l
         elif faults or _refused_by_rounding(moment):
             moment = rigid.repaired(body.mass, moment)
             _state_moment(body, moment)
-            mended.extend(Omission(element, f"mended: {fault}", line) for fault in faults)
-    return mended, impossible
+            repaired.extend(Omission(element, f"repaired: {fault}", line) for fault in faults)
+    return repaired, impossible
 
 
 def _stated_moment(body) -> np.ndarray:

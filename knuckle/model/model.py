@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -45,6 +47,14 @@ class Actuators(eqx.Module):
     entry_dof: tuple[int, ...] = eqx.field(static=True)  # degree of freedom of each gear entry
     names: tuple[str, ...] = eqx.field(static=True)
 
+    def holding(self, moved: np.ndarray) -> Float[Leaf, " actuator"]:
+        """The control at which position servos pull to where joints stand; zero for other actuators."""
+        arrays = jnp if any(isinstance(x, jax.Array) for x in (self.gear, self.gain, self.bias)) else np
+        sums = (np.array(self.entry_actuator, int) == np.arange(len(self.names))[:, None]).astype(self.gear.dtype)
+        length = sums @ (self.gear * moved[list(self.entry_dof)].astype(self.gear.dtype))
+        able = self.gain != 0
+        return arrays.where(able, -self.bias[:, 1] * length / arrays.where(able, self.gain, 1.0), 0.0)
+
 
 class Equalities(eqx.Module):
     """Constraints that hold two points, two frames or two joint positions equal."""
@@ -72,6 +82,7 @@ class State(eqx.Module):
     qd: Float[Leaf, "*time nv"]
     impulse: Float[Leaf, "*time row"] | None = None  # of the last step's contacts, where the next search starts
     memory: dict[str, Any] | None = None  # what networks keep: recurrent states, quantities of the last step
+    control: Float[Leaf, "*time nu"] | None = None  # what acts where a step is given no control; None: zero
 
 
 class Model(eqx.Module):
@@ -134,13 +145,26 @@ class Model(eqx.Module):
         return {name: np.array(q) for name, q in self.topology.keyframes}
 
     def state(self, q: Leaf | str | None = None, qd: Leaf | None = None) -> State:
-        """A state; by default the reference coordinates at rest. `q` may name a keyframe."""
+        """A state; by default the reference coordinates, stationary. `q` may name a keyframe.
+
+        A keyframe's state also has its velocities and its control (MuJoCo's mj_resetDataKeyframe). If the keyframe
+        gives no control, position servos hold its pose and other actuators rest (MuJoCo: all controls are zero).
+        """
+        control = None
         if isinstance(q, str):
-            names = tuple(name for name, _ in self.topology.keyframes)
-            q = np.array(self.topology.keyframes[_find(q, names, "keyframe")][1])
+            name, topology = q, self.topology
+            _find(name, tuple(self.keyframes), "keyframe")
+            q = self.keyframes[name]
+            control = dict(topology.keyframe_controls).get(name)
+            control = self.holding_control(q) if control is None else np.array(control)
+            qd = np.array(dict(topology.keyframe_velocities).get(name, np.zeros(self.nv))) if qd is None else qd
         q = self.reference if q is None else q
         qd = np.zeros(self.nv) if qd is None else qd
-        return State(_checked(q, self.nq, "q"), _checked(qd, self.nv, "qd"))
+        return State(_checked(q, self.nq, "q"), _checked(qd, self.nv, "qd"), control=control)
+
+    def holding_control(self, q: np.ndarray) -> Float[Leaf, " nu"]:
+        """The control at which position servos hold coordinates q; zero for other actuators."""
+        return self.actuators.holding(self.topology.displacement(q))
 
     def __repr__(self) -> str:
         sizes = f"{len(self.link_names)} links, nq={self.nq}, nv={self.nv}, nu={self.nu}"

@@ -25,6 +25,8 @@ class Topology:
     joint_names: tuple[str, ...]
     excludes: tuple[tuple[str, str], ...] = ()
     keyframes: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    keyframe_velocities: tuple[tuple[str, tuple[float, ...]], ...] = ()  # of those that move
+    keyframe_controls: tuple[tuple[str, tuple[float, ...]], ...] = ()  # of those that give them
     limited: tuple[int, ...] = ()  # degrees of freedom that were described with a limit
     rubbing: tuple[int, ...] = ()  # and with dry friction
     weightless_tips: bool = False  # whether a joint was described that moves no mass
@@ -87,6 +89,18 @@ class Topology:
     def last_dof(self) -> np.ndarray:
         """Whether a degree of freedom is the last of its link, the one that carries its inertia."""
         return np.isin(np.arange(self.nv), self.v_stop - 1)
+
+    def displacement(self, q: np.ndarray) -> np.ndarray:
+        """Coordinates as a tangent vector from zero, as actuators measure them: a free joint has no length."""
+        q, moved = np.asarray(q, float), np.zeros(self.nv)
+        for kind in ("revolute", "prismatic", "planar"):
+            moved[self.v_index(kind)] = q[self.q_index(kind)]
+        for at, to in zip(self.q_index("ball"), self.v_index("ball"), strict=True):
+            w, axis = q[at[0]], q[at[1:]]
+            sine = np.linalg.norm(axis)
+            angle = 2 * np.arctan2(np.copysign(sine, w), np.abs(w))
+            moved[to] = angle * axis / sine if sine > 0 else 0.0
+        return moved
 
     def of_kind(self, *kinds: JointKind) -> np.ndarray:
         """The links whose joint is of one of these kinds."""

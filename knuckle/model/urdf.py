@@ -19,7 +19,7 @@ from scipy.spatial.transform import Rotation
 
 from knuckle.model import description as kd
 from knuckle.model.geometry import Shape
-from knuckle.model.inertia import COLUMNS, ROWS, faults, matrix_of, repaired
+from knuckle.model.inertia import COLUMNS, ROWS, describe_repair, faults, matrix_of, repaired
 from knuckle.model.mesh_file import read_mesh
 from knuckle.model.report import Omission, refuse
 from knuckle.model.urdf_check import JOINT_TYPES, Findings, check, numbers_in
@@ -38,11 +38,11 @@ def read(
     repair_inertia: bool = False,
     package_paths: Sequence[str | Path] = (),
 ) -> tuple[kd.Description, list[Omission]]:
-    """The mechanism that a URDF file or string describes, and what of it was mended or left out.
+    """The mechanism that a URDF file or string describes, and what of it was repaired or left out.
 
     `floating=True` frees the root link (unless the file does), `False` also fixes what hangs on the root by a floating
     joint, None takes the file as it is. `strict` refuses what cannot be represented; otherwise that is left out.
-    Inertia that no real body can have is refused, or mended with `repair_inertia`.
+    Inertia that no real body can have is refused, or repaired with `repair_inertia`.
     """
     document = parse(source)
     if document.root.tag != "robot":
@@ -53,7 +53,7 @@ def read(
     problems = findings.errors + (findings.refusals if strict else [])
     if problems or result is None:
         refuse(document.source, problems)
-    return result, findings.refusals + findings.notes
+    return result, findings.refusals + findings.notes + ([] if strict else findings.customs)
 
 
 @dataclass
@@ -138,7 +138,9 @@ class _Reader:
         roots = [name for name in links if name not in carried]
         if len(roots) != 1 and not self.findings.errors:
             listed = ", ".join(map(repr, roots)) or "none: the links hang on each other in a ring"
-            self.findings.errors.append(Omission("robot", f"expected one root link, there are {listed}"))
+            lost = [f for f in self.findings.refusals if "not covered" in f.reason]
+            because = "".join(f"; {Omission(finding.element, 'not covered', finding.line)}" for finding in lost)
+            self.findings.errors.append(Omission("robot", f"expected one root link, there are {listed}{because}"))
         if kd.WORLD in carried:
             self._error("link", kd.WORLD, "only the root may be called 'world': it names the ground")
         return None if self.findings.errors else self._walk(links, children, roots[0])
@@ -217,10 +219,8 @@ class _Reader:
         moment = matrix[ROWS, COLUMNS]
         broken = faults(mass, moment)
         if broken and self.repair_inertia and mass >= 0:
-            mended = repaired(mass, moment)
-            change = f"inertia {_listed(moment)} -> {_listed(mended)} (xx, yy, zz, xy, xz, yz)"
-            self._note("link", link.name, f"mended: {'; '.join(broken)}: {change}")
-            matrix = matrix_of(mended)
+            self._note("link", link.name, describe_repair(mass, moment))
+            matrix = matrix_of(repaired(mass, moment))
         elif broken:
             self._error("link", link.name, "; ".join(broken))
         position, _ = _pose(link.inertial.origin)
@@ -295,15 +295,31 @@ class _Reader:
             upper=upper,
             damping=damping,
             friction=friction,
-            effort=_bound(joint.limit and joint.limit.effort),
-            speed=_bound(joint.limit and joint.limit.velocity),
+            effort=self._bound(joint, "effort"),
+            speed=self._bound(joint, "velocity"),
         )
 
+    def _bound(self, joint, name: str) -> float:
+        """A largest force or speed; zero, which files hold in place of an unknown one, is taken as none."""
+        value = getattr(joint.limit, name) if joint.limit is not None else None
+        if value is None or value > 0:
+            return math.inf if value is None else value
+        if value == 0:
+            told = Omission(
+                f"joint {joint.name!r}", f"{name} 0 is taken as without a bound", self._line("joint", joint.name)
+            )
+            self.findings.customs.append(told)
+        else:
+            self._refusal(
+                "joint", joint.name, f"{name} must not be negative, got {value:g}; without a bound if left out"
+            )
+        return math.inf
+
     def _wide_joint(self, joint) -> kd.Joint:
-        """A floating or planar joint: URDF gives its limits and friction no unit."""
-        if any(_dynamics(joint)):
-            self._refusal("joint", joint.name, f"<dynamics> of a {joint.type} joint has no defined unit")
-        if joint.limit is not None and any((joint.limit.lower, joint.limit.upper, joint.limit.effort)):
+        """A floating or planar joint: URDF gives its limits no meaning."""
+        if joint.limit is not None and any(
+            (joint.limit.lower, joint.limit.upper, joint.limit.effort, joint.limit.velocity)
+        ):
             self._note("joint", joint.name, f"<limit> left out: it has no meaning for a {joint.type} joint")
         if joint.type == "floating":
             return kd.free(name=joint.name)
@@ -319,9 +335,12 @@ class _Reader:
             if lower or upper:
                 self._note("joint", joint.name, f"limits {lower:g}..{upper:g} left out: the joint is continuous")
             return -math.inf, math.inf
+        if lower == math.inf or upper == -math.inf:
+            self._error("joint", joint.name, f"limits {lower:g}..{upper:g} leave no room")
         if lower > upper or lower == upper == 0:
             what = f"limits {lower:g}..{upper:g} leave no room" if given else "no limits are given"
-            self._note("joint", joint.name, f"{what}: taken as without limits")
+            bullet = ", as Bullet takes them" if lower > upper else ""
+            self._note("joint", joint.name, f"{what}: taken as without limits{bullet}")
             return -math.inf, math.inf
         return lower, upper
 
@@ -438,11 +457,6 @@ def _is_free(link: kd.Link) -> bool:
     return any(joint.kind == "free" for joint in link.all_joints())
 
 
-def _bound(value: float | None) -> float:
-    """A largest force or speed; zero and below stand for none given."""
-    return value if value is not None and value > 0 else math.inf
-
-
 def _dynamics(joint) -> tuple[float, float]:
     if joint.dynamics is None:
         return 0.0, 0.0
@@ -464,7 +478,3 @@ def _own_pose(element: Element) -> tuple[np.ndarray, Rotation]:
 
 def _wxyz(turn: Rotation) -> np.ndarray:
     return np.roll(turn.as_quat(canonical=True), 1)
-
-
-def _listed(values: np.ndarray) -> str:
-    return "(" + ", ".join(f"{v:.6g}" for v in values) + ")"

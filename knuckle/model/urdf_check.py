@@ -8,6 +8,7 @@ what passed.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
@@ -17,7 +18,12 @@ from knuckle.model.xml import line_of
 JOINT_TYPES = ("revolute", "continuous", "prismatic", "fixed", "floating", "planar")
 SHAPES = ("box", "cylinder", "sphere", "capsule", "mesh")
 
-# attribute -> what it holds: text, a count of numbers, "+" positive numbers, "limit" numbers that may be infinite,
+MAX_LINKS = 5000
+MAX_TEXT = 4096  # characters of an attribute
+WHITESPACE = " \t\r\n"
+NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf(?:inity)?|nan)", re.IGNORECASE)
+
+# attribute -> what it holds: text, a count of numbers, "+" positive numbers, "limit" a number that may be infinite,
 # "scale" one or three numbers; a mark "!" where it must be there
 ATTRIBUTES: dict[str, dict[str, str]] = {
     "robot": {"name": "text", "version": "text"},
@@ -76,6 +82,13 @@ BEYOND = {
     "mujoco": "settings for MuJoCo are not part of URDF",
     "texture": "textures are not drawn",
 }
+CONTAINERS = ("robot", "link", "joint", "inertial")  # where an element that is misplaced was meant to change the motion
+MECHANISM = {  # elements that say something about the motion
+    *("link", "joint", "inertial", "mass", "inertia", "axis", "limit", "dynamics", "mimic", "parent", "child"),
+}
+DRAKE = {  # elements of Drake's dialect that say something about the motion
+    *("joint", "rotor_inertia", "gear_ratio", "screw_thread_pitch", "linear_bushing_rpy", "ball_constraint", "mimic"),
+}
 
 
 @dataclass
@@ -85,11 +98,17 @@ class Findings:
     errors: list[Omission] = field(default_factory=list)  # the file cannot be understood
     refusals: list[Omission] = field(default_factory=list)  # understood, cannot be represented: stop a strict load
     notes: list[Omission] = field(default_factory=list)  # left out without effect on the motion that URDF defines
+    customs: list[Omission] = field(default_factory=list)  # read as most files mean it; told where all is asked for
 
 
 def check(root: Element, findings: Findings) -> Element:
     """A copy of the tree that holds only sound URDF; what else there was stands in the findings."""
     _find_xacro(root, findings)
+    for tag in ("link", "joint"):
+        count = sum(element.tag == tag for element in root)
+        if count > MAX_LINKS:
+            findings.errors.append(Omission("robot", f"expected at most {MAX_LINKS} {tag}s, there are {count}"))
+            return root
     clean = _copy(root, "robot", findings, findings.errors)
     for link in root.findall("link"):
         _check_symmetry(link, findings)
@@ -124,8 +143,10 @@ def _copy(element: Element, where: str, findings: Findings, faults: list[Omissio
         if element.get("type") == "fixed" and child.tag in ("axis", "limit", "dynamics"):
             continue  # a joint that does not move has no use for them
         if child.tag not in allowed:
-            reason = BEYOND.get(child.tag, "not part of URDF")
-            findings.notes.append(Omission(inner, f"left out: {reason}", line_of(child)))
+            _report_unknown(child, element, inner, findings)
+            continue
+        if child.tag == "dynamics" and element.get("type") in ("floating", "planar"):
+            _report_wide_dynamics(child, element, where, findings, faults)
             continue
         seen[child.tag] = seen.get(child.tag, 0) + 1
         if allowed[child.tag] != "*" and seen[child.tag] > 1:
@@ -141,6 +162,46 @@ def _copy(element: Element, where: str, findings: Findings, faults: list[Omissio
         reason = f"expected one of {', '.join(SHAPES)}, got {', '.join(c.tag for c in element) or 'nothing'}"
         faults.append(Omission(where, reason, line_of(element)))
     return clean
+
+
+def _report_unknown(child: Element, parent: Element, where: str, findings: Findings):
+    """An element that is not known here: refused if it looks like a part of the mechanism, else noted."""
+    prefix, separator, local = child.tag.rpartition(":")
+    wanted = _meant(local, parent)
+    if separator and (wanted or local in DRAKE):
+        ends = [e.get("link") for e in child if e.tag.rpartition(":")[2] in ("parent", "child") and e.get("link")]
+        joins = f"; it would join {' and '.join(map(repr, ends))}" if ends else ""
+        reason = f"not covered: elements of the namespace {prefix!r} are not read{joins}"
+        findings.refusals.append(Omission(where, reason, line_of(child)))
+    elif separator:
+        findings.notes.append(Omission(where, f"left out: the namespace {prefix!r} is not read", line_of(child)))
+    elif wanted:
+        places = " or ".join(f"<{tag}>" for tag, inside in CHILDREN.items() if wanted in inside)
+        of_no_link = parent.tag == "robot" and wanted == child.tag  # a warning: it cannot have meant a certain one
+        known = findings.notes if of_no_link else findings.refusals
+        known.append(Omission(where, f"expected <{wanted}> in {places}; left out here", line_of(child)))
+    else:
+        reason = BEYOND.get(child.tag, "not part of URDF")
+        findings.notes.append(Omission(where, f"left out: {reason}", line_of(child)))
+
+
+def _meant(tag: str, parent: Element) -> str | None:
+    """The element of URDF that a tag misspells (case, plural), or that stands where it has no effect."""
+    if tag in ATTRIBUTES:
+        return tag if tag in MECHANISM and parent.tag in CONTAINERS else None
+    return next((known for known in (tag.lower(), tag.lower().removesuffix("s")) if known in ATTRIBUTES), None)
+
+
+def _report_wide_dynamics(child: Element, joint: Element, where: str, findings: Findings, faults: list[Omission]):
+    """Damping and friction of a joint of several freedoms, one number or several: URDF gives them no unit."""
+    values = {key: numbers_in(child.get(key, "0")) for key in ATTRIBUTES["dynamics"]}
+    for key, numbers in values.items():
+        if not numbers or not all(map(math.isfinite, numbers)):
+            reason = f"{key}: expected finite numbers, got {child.get(key)!r:.100}"
+            faults.append(Omission(f"{where} <dynamics>", reason, line_of(child)))
+    if any(any(numbers or ()) for numbers in values.values()):
+        reason = f"<dynamics> of a {joint.get('type')} joint has no defined unit"
+        findings.refusals.append(Omission(where, reason, line_of(child)))
 
 
 def _copy_child(child: Element, where: str, parent: Element, findings: Findings, faults: list[Omission]):
@@ -167,7 +228,7 @@ def _has_zero_size(shape: Element) -> bool:
 
 
 def _name(element: Element, where: str) -> str:
-    name = element.get("name") or element.get("reference")
+    name = (element.get("name") or element.get("reference") or "")[:200]
     if element.tag in ("link", "joint", "loop_joint", "frame") and where == "robot":
         return f"{element.tag} {name!r}" if name else f"<{element.tag}>"
     label = f"<{element.tag} {name!r}>" if name else f"<{element.tag}>"
@@ -178,6 +239,10 @@ def _sound_attributes(element: Element, where: str, findings: Findings, faults: 
     known = ATTRIBUTES.get(element.tag, {})
     sound = {}
     for key, value in element.attrib.items():
+        if key.lower() in known and key not in known:
+            reason = f"attribute {key!r} left out: expected {key.lower()!r}"
+            findings.refusals.append(Omission(where, reason, line_of(element)))
+            continue
         if key not in known:
             if not key.startswith("xmlns"):
                 findings.notes.append(
@@ -186,9 +251,9 @@ def _sound_attributes(element: Element, where: str, findings: Findings, faults: 
             continue
         fault = _fault(value, known[key])
         if fault:
-            faults.append(Omission(where, f"{key}: expected {fault}, got {value!r}", line_of(element)))
+            faults.append(Omission(where, f"{key}: expected {fault}, got {value!r:.100}", line_of(element)))
         else:
-            sound[key] = value.replace(",", " ") if known[key][0] in "34s" else value
+            sound[key] = value if known[key].startswith("text") else " ".join(map(repr, numbers_in(value) or ()))
     for key, kind in known.items():
         if kind.endswith("!") and key not in element.attrib:
             faults.append(Omission(where, f"expected an attribute {key!r}, there is none", line_of(element)))
@@ -197,6 +262,8 @@ def _sound_attributes(element: Element, where: str, findings: Findings, faults: 
 
 def _fault(text: str, kind: str) -> str:
     """What was expected instead of `text`, or nothing."""
+    if len(text) > MAX_TEXT:
+        return f"at most {MAX_TEXT} characters"
     kind, required = kind.removesuffix("!"), kind.endswith("!")
     if kind == "text":
         return "" if text.strip() or not required else "a name"
@@ -214,14 +281,21 @@ def _fault(text: str, kind: str) -> str:
 
 
 def numbers_in(text: str) -> list[float] | None:
-    """The numbers of an attribute, or None if something else stands there."""
-    try:
-        return [float(part) for part in text.replace(",", " ").split() if _is_plain(part)]
-    except ValueError:
+    """The numbers of an attribute, between spaces or between commas, or None if something else stands there.
+
+    Only decimal numbers in ASCII that float64 holds: no hexadecimals, no digits of other scripts, no overflow.
+    """
+    if len(text) > MAX_TEXT:
         return None
+    parts = [part.strip(WHITESPACE) for part in text.split(",")] if "," in text else re.split(r"[ \t\r\n]+", text)
+    numbers = [_number(part) for part in parts if part or "," in text]
+    return None if None in numbers else [number for number in numbers if number is not None]
 
 
-def _is_plain(part: str) -> bool:
-    if "_" in part:
-        raise ValueError("Python's digit separator is no part of a number in a file")
-    return True
+def _number(text: str) -> float | None:
+    if not NUMBER.fullmatch(text):
+        return None
+    value, digits = float(text), re.split("[eE]", text)[0]
+    overflows = math.isinf(value) and any(c.isdigit() for c in digits)
+    vanishes = value == 0 and any(c in "123456789" for c in digits)
+    return None if overflows or vanishes else value

@@ -11,9 +11,11 @@ from xml.parsers import expat
 
 from knuckle.model.report import LoadError, refuse
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20  # of a mesh
+MAX_XML_BYTES = 16 * 2**20  # of a description
 MAX_DEPTH = 200
-MAX_ELEMENTS = 1_000_000
+MAX_ELEMENTS = 100_000
+MAX_NAME = 1000  # characters of a tag or of the name of an attribute
 
 
 class Element(ElementTree.Element):
@@ -34,24 +36,35 @@ class Document:
 def parse(source: str | Path) -> Document:
     """Parse a file, or a string that holds XML itself, refusing what could harm.
 
-    A DOCTYPE or ENTITY, nesting deeper than 200, more than 64 MB or a million elements are refused by name.
+    A DOCTYPE or ENTITY, nesting deeper than 200, more than 16 MB or 100,000 elements are refused by name.
     """
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"expected a path or a string of XML, got {type(source).__name__}")
     if _is_markup(source):
-        return Document(
-            parse_bytes(str(source).encode(errors="surrogatepass"), "XML string", "utf-8"), "XML string", None
-        )
+        content = str(source)[: MAX_XML_BYTES + 1].encode(errors="surrogatepass")
+        return Document(parse_description(content, "XML string", "utf-8"), "XML string", None)
     path = Path(source)
-    return Document(parse_bytes(read_bytes(path), str(path)), str(path), path)
+    return Document(read_description(path), str(path), path)
+
+
+def read_description(path: Path) -> Element:
+    """The root element of a file that describes a mechanism."""
+    return parse_description(read_bytes(path, MAX_XML_BYTES), str(path))
+
+
+def parse_description(content: bytes, source: str, encoding: str | None = None) -> Element:
+    """The root element of a text that describes a mechanism."""
+    if len(content) > MAX_XML_BYTES:
+        refuse(source, f"expected at most {MAX_XML_BYTES} bytes, got more")
+    return parse_bytes(content, source, encoding)
 
 
 def _is_markup(source: str | os.PathLike) -> bool:
     return isinstance(source, str) and (source.lstrip("\ufeff \t\r\n")[:1] in ("<", "") or "\n" in source)
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a regular file of at most 64 MB."""
+def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
+    """The content of a regular file of at most so many bytes."""
     name = str(path)
     try:
         if path.is_dir():
@@ -59,18 +72,16 @@ def read_bytes(path: Path) -> bytes:
         if not path.is_file():
             refuse(name, f"there is no such file (looked from {Path.cwd()})")
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as error:
         refuse(name, f"the file cannot be read ({error.strerror})")
-    if len(content) > MAX_BYTES:
-        refuse(name, f"expected at most {MAX_BYTES} bytes, the file has {path.stat().st_size}")
+    if len(content) > most:
+        refuse(name, f"expected at most {most} bytes, the file has {path.stat().st_size}")
     return content
 
 
 def parse_bytes(content: bytes, source: str, encoding: str | None = None) -> Element:
     """The root element of XML text; `source` names it in messages."""
-    if len(content) > MAX_BYTES:
-        refuse(source, f"expected at most {MAX_BYTES} bytes, got {len(content)}")
     if not content.strip():
         refuse(source, "expected XML, got nothing: it is empty")
     builder = _Builder(source, encoding)
@@ -91,6 +102,7 @@ class _Builder:
         self.source = source
         self.root: Element | None = None
         self.open: list[Element] = []
+        self.texts: list[list[str]] = []
         self.count = 0
         self.parser = expat.ParserCreate(encoding)
         self.parser.buffer_text = True
@@ -114,18 +126,24 @@ class _Builder:
             refuse(self.source, f"elements nest deeper than {MAX_DEPTH} (line {element.line}: <{tag}>)")
         if self.count > MAX_ELEMENTS:
             refuse(self.source, f"expected at most {MAX_ELEMENTS} elements (line {element.line}: <{tag}>)")
+        if max(map(len, (tag, *attributes))) > MAX_NAME:
+            refuse(
+                self.source,
+                f"names of elements and attributes have at most {MAX_NAME} characters (line {element.line})",
+            )
         if self.open:
             self.open[-1].append(element)
         else:
             self.root = element
         self.open.append(element)
+        self.texts.append([])
 
     def _end(self, tag: str):
-        self.open.pop()
+        self.open.pop().text = "".join(self.texts.pop()) or None
 
     def _text(self, text: str):
         if len(self.open[-1]) == 0:
-            self.open[-1].text = (self.open[-1].text or "") + text
+            self.texts[-1].append(text)
 
 
 def line_of(element: ElementTree.Element) -> int | None:
@@ -164,6 +182,7 @@ class Folders:
         """
         if "\0" in name:
             raise PathEscape(f"file name {name!r} holds a zero byte")
+        name = name.replace("\\", "/")  # as MuJoCo does
         absolute = name.removeprefix("file://")
         if absolute.startswith(("/", "~")) or Path(absolute).is_absolute():
             return self._absolute(Path(absolute))

@@ -15,7 +15,7 @@ from scipy import special
 from knuckle.native.ir import BOOL, INDEX, Builder, Contents, Node, is_float
 
 COMMUTATIVE = {"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"}
-ODD = {"sin", "tan", "tanh", "sinh", "asin", "atan", "erf", "cbrt", "asinh", "atanh"}
+ODD = {"sin", "tan", "tanh", "sinh", "asin", "atan", "erf", "erf_inv", "cbrt", "asinh", "atanh"}
 EVEN = {"cos", "cosh", "abs"}
 COMPARISONS = {"eq", "ne", "lt", "le"}
 
@@ -51,7 +51,7 @@ def _shift(a, b, left: bool, logical: bool):
     elif logical:
         value = 0 if count >= bits else unsigned >> count
     else:
-        value = int(a) >> min(count, bits - 1)
+        value = int(np.array(a).astype(f"i{a.dtype.itemsize}")) >> min(count, bits - 1)  # of the bits, as in JAX
     return np.array(value & (2**bits - 1)).astype(f"u{a.dtype.itemsize}").astype(a.dtype)[()]
 
 
@@ -106,10 +106,11 @@ FOLDS = {
     "acosh": np.arccosh,
     "atanh": np.arctanh,
     "atan2": np.arctan2,
-    "pow": np.power,
+    "pow": lambda a, b: np.power([a, a], [b, b])[0],  # NumPy's power of one element has NaN for -inf and 1/2
     "cbrt": np.cbrt,
     "erf": special.erf,
     "erfc": special.erfc,
+    "erf_inv": special.erfinv,
     "logistic": special.expit,
 }
 
@@ -166,6 +167,8 @@ class Algebra(Builder):
         return self.node("neg", (a,), a.dtype)
 
     def add_(self, a: Node, b: Node) -> Node:
+        if a.dtype == BOOL:
+            return self.or_(a, b)
         if b.op == "const":
             a, b = b, a
         if a is self.zero(a.dtype) or (a.op == "const" and a.attr == 0):
@@ -195,7 +198,7 @@ class Algebra(Builder):
 
     def mul_(self, a: Node, b: Node) -> Node:
         if a.dtype == BOOL:
-            return self.plain("and", a, b)
+            return self.and_(a, b)
         if b.op == "const":
             a, b = b, a
         if a.op == "const":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,10 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.config import trace_context  # the options of JAX that change what is traced, as in the key of jax.jit
 
 from knuckle.native.compile import Compiled
 from knuckle.native.ffi import Program
+from knuckle.native.fingerprint import program_key
 from knuckle.native.lower import COVERED, is_covered
+from knuckle.native.sparsity import MOST_PATTERNS, Zeros, chosen_leaves, with_zeros, zero_pattern, zeros_of
 
 NUMBERS = (bool, int, float)
 
@@ -21,6 +25,20 @@ NUMBERS = (bool, int, float)
 def leaf_key(leaf: Any) -> tuple:
     """What of a leaf the compiled code depends on."""
     return (type(leaf),) if type(leaf) in NUMBERS else (leaf.shape, leaf.dtype)
+
+
+def static_key(value: Any) -> Any:
+    """A static argument as part of a key: values of different types differ (1, 1.0, True), and so do 0.0 and -0.0."""
+    if isinstance(value, (float, complex, np.generic)):
+        return type(value), np.asarray(value).tobytes()
+    if isinstance(value, tuple):
+        return type(value), tuple(map(static_key, value))
+    if isinstance(value, frozenset):
+        return type(value), frozenset(map(static_key, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value) if f.compare]
+        return type(value), value, tuple(static_key(getattr(value, name)) for name in fields)
+    return type(value), value
 
 
 def check_leaves(arguments: Any) -> None:
@@ -41,13 +59,13 @@ def _where(path) -> str:
     return f"argument {position}{inner}"
 
 
-def traced(function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Any, Any]:
+def traced(function: Callable, tree: Any, leaves: Sequence[Any], zeros: Zeros | None = None) -> tuple[Any, Any]:
     """The jaxpr of `function` on flat leaves of (args, kwargs), and the tree of its result."""
     out_tree = None
 
     def flat(*values):
         nonlocal out_tree
-        args, kwargs = jax.tree.unflatten(tree, values)
+        args, kwargs = jax.tree.unflatten(tree, with_zeros(values, zeros or {}))
         result, out_tree = jax.tree.flatten(function(*args, **kwargs))
         return result
 
@@ -57,17 +75,27 @@ def traced(function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Any, A
 class Native:
     """A function that compiles itself for each structure, shape and dtype of its arguments."""
 
-    def __init__(self, function: Callable, static_argnums: Sequence[int] = (), static_argnames: Sequence[str] = ()):
+    def __init__(
+        self,
+        function: Callable,
+        static_argnums: Sequence[int] = (),
+        static_argnames: Sequence[str] = (),
+        sparse: Callable | None = None,
+    ):
         self.function = function
         self._static_numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
         self._static_names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self._sparse = sparse
+        self._chosen: dict[Any, tuple[int, ...]] = {}  # leaves whose zeros are compiled in, by tree
+        self._patterns: dict[Any, set] = {}  # of zeros, by the rest of the key
         self._versions: dict[Any, tuple[Program, Any]] = {}
+        self._programs: dict[str, Program] = {}  # by content
         self._quick: Callable[..., Any] | None = None  # for the plain arrays of the last version that took only such
-        self._quick_x64 = False
+        self._quick_context: tuple | None = None
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._quick is None or kwargs or jax.config.jax_enable_x64 is not self._quick_x64:  # type: ignore[attr-defined]
+        if self._quick is None or kwargs or trace_context() != self._quick_context:
             return self._call(args, kwargs)
         return self._quick(*args)
 
@@ -81,7 +109,7 @@ class Native:
         flat_arguments = tree == jax.tree.structure(((0,) * len(leaves), {}))
         if form and flat_arguments and all(type(leaf) is np.ndarray for leaf in leaves):
             self._quick = program.function().builtin(lambda *args: self._call(args, {}), form)
-            self._quick_x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+            self._quick_context = trace_context()
 
     def compiled(self, *args: Any, **kwargs: Any) -> Compiled:
         """The machine code for these arguments; see its `report()`."""
@@ -95,27 +123,51 @@ class Native:
             function, args, kwargs, static = self._bind_static(args, kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         try:
-            key = (tree, static, jax.config.jax_enable_x64, *map(leaf_key, leaves))  # type: ignore[attr-defined]
-            found = self._versions.get(key)
+            key: tuple = (tree, static, trace_context(), *map(leaf_key, leaves))
+            pattern = () if self._sparse is None else self._zero_pattern(key, tree, leaves)
+            found = self._versions.get((key, pattern))
         except (AttributeError, TypeError):
             check_leaves((args, kwargs))
             raise
         if found is None:
             check_leaves((args, kwargs))
-            found = self._specialise(function, tree, leaves)
+            zeros = zeros_of(leaves, self._chosen[tree]) if pattern else {}
+            found = self._specialise(function, tree, leaves, zeros)
             if not found[0].hoisted:
-                self._versions[key] = found  # a program around tracers is good for this call only
-                if not static:
+                self._versions[key, pattern] = found  # a program around tracers is good for this call only
+                if not static and self._sparse is None:
                     self._make_quick(found[0], tree, found[1], leaves)
         return (*found, leaves)
 
-    def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Program, Any]:
-        closed, out_tree = traced(function, tree, leaves)
-        return Program(closed), out_tree
+    def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any], zeros: Zeros) -> tuple[Program, Any]:
+        closed, out_tree = traced(function, tree, leaves, zeros)
+        return self._shared(Program(closed)), out_tree
+
+    def _shared(self, program: Program) -> Program:
+        """An equal program of another version: Python and NumPy numbers share one if all dtypes are the same."""
+        content = None if program.hoisted else program_key(program.jaxpr, batch=program.batched)
+        return program if content is None else self._programs.setdefault(content, program)
+
+    def _zero_pattern(self, key: tuple, tree: Any, leaves: Sequence[Any]) -> tuple:
+        """Which elements of the chosen leaves are zero; () if code for no zeros is to be used."""
+        assert self._sparse is not None
+        if tree not in self._chosen:
+            self._chosen[tree] = chosen_leaves(self._sparse, tree)
+        pattern = zero_pattern(leaves, self._chosen[tree])
+        known = self._patterns.setdefault(key, set())
+        if pattern not in known:
+            if len(known) >= MOST_PATTERNS:
+                return ()
+            known.add(pattern)
+        return pattern
+
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        return list(inspect.signature(self.function).parameters)
 
     def _bind_static(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict, tuple]:
         """The function with its static arguments filled in, the other arguments, and a key for the static ones."""
-        names = list(inspect.signature(self.function).parameters)
+        names = self._names
         wanted = {names[n] for n in self._static_numbers} | set(self._static_names)
         fixed = {i: a for i, a in enumerate(args) if i < len(names) and names[i] in wanted}
         fixed_by_name = {k: v for k, v in kwargs.items() if k in wanted}
@@ -126,7 +178,11 @@ class Native:
             return self.function(*full, **others, **fixed_by_name)
 
         free = tuple(a for i, a in enumerate(args) if i not in fixed)
-        key = (tuple(sorted(fixed.items())), tuple(sorted(fixed_by_name.items())))
+        by_name = sorted(fixed_by_name.items())
+        key = (
+            tuple((i, static_key(a)) for i, a in sorted(fixed.items())),
+            tuple((k, static_key(v)) for k, v in by_name),
+        )
         hash(key)
         return bound, free, {k: v for k, v in kwargs.items() if k not in fixed_by_name}, key
 
@@ -172,7 +228,7 @@ class NativeBatch(Native):
         leaves = [moved(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
         return jax.tree.unflatten(tree, leaves)
 
-    def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any]) -> tuple[Program, Any]:
+    def _specialise(self, function: Callable, tree: Any, leaves: Sequence[Any], zeros: Zeros) -> tuple[Program, Any]:
         args, kwargs = jax.tree.unflatten(tree, leaves)
         flags = tuple(axis is not None for axis in self._axes(args, kwargs))
         if not any(flags):
@@ -182,7 +238,7 @@ class NativeBatch(Native):
             for number, (leaf, flag) in enumerate(zip(leaves, flags, strict=True))
         ]
         closed, out_tree = traced(function, tree, single)
-        program = Program(closed, flags)
+        program = self._shared(Program(closed, flags))
         program.function().threads = self._threads
         return program, out_tree
 
@@ -210,14 +266,22 @@ def row_of(leaf: Any, number: int) -> jax.ShapeDtypeStruct:
 
 
 def jit(
-    function: Callable, *, static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = ()
+    function: Callable,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    sparse: Callable | None = None,
 ) -> Native:
     """`function` as native code, compiled once for each structure, shape and dtype of its arguments.
 
     Takes and returns pytrees of NumPy arrays (then NumPy comes back) or JAX arrays; works under and around `jax.jit`,
     `jax.grad`, `jax.jvp` and `jax.vmap`. Values that `function` closes over are constants and fold away.
+
+    `sparse(*args, **kwargs)` returns those of the arguments (without static ones) whose zeros are compiled in: the
+    robot's axes and placements, for example. Other values of them stay free. Up to 4 patterns of zeros have code of
+    their own; beyond, they share code that knows no zeros.
     """
-    return Native(function, static_argnums, static_argnames)  # type: ignore[arg-type]
+    return Native(function, static_argnums, static_argnames, sparse)  # type: ignore[arg-type]
 
 
 def vmap(function: Callable, in_axes: Any = 0, *, threads: int | None = None) -> NativeBatch:

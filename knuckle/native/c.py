@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from knuckle.native.c_ops import COperations, c_type, constant_text
 from knuckle.native.ir import Branch, Buffer, Call, Loop, Node, Program, Region, Store
-from knuckle.native.llvm_split import REGION_LIMIT, Piece, Weights, cut, defined_by
+from knuckle.native.llvm_split import Piece, Weights, cut, defined_by
 from knuckle.native.passes import lay_out_workspace
 
 SLOT_BYTES = 8
+REGION_LIMIT = 5000  # operations; longer regions are cut: C compilers take longer than LLVM alone
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class CWriter:
         else:
             assert loop.count is not None and loop.counter is not None
             name = self.names[loop.counter] = f"i{loop.counter.number}"
-            self.line(f"for (int64_t {name} = 0; {name} < {int(loop.count.attr)}; {name}++) {{")
+            self.line(f"for (int64_t {name} = 0; {name} < {self.text(loop.count)}; {name}++) {{")
             self.depth += 1
         self.region(loop.body, loop.nexts)
         self.advance(loop)

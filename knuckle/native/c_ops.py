@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from knuckle.native.ir import Node
+from knuckle.native.vecmath.coefficients import ERF_INV_HIGH, ERF_INV_LOW, ERF_INV_MIDDLE
 
 TYPES = {"f8": "double", "f4": "float", "b1": "bool"}
 TYPES.update({f"i{size}": f"int{8 * size}_t" for size in (1, 2, 4, 8)})
@@ -55,7 +57,26 @@ def constant_text(value, code: str) -> str:
     return f"(({c_type(code)}){number})" if number < 0 else f"{number}{'u' if code[0] == 'u' else ''}"
 
 
+def _polynomial(coefficients: Sequence[float], variable: str) -> str:
+    """A polynomial by Horner's rule, lowest coefficient first."""
+    text = float(coefficients[-1]).hex()
+    for c in reversed(coefficients[:-1]):
+        text = f"({text}) * {variable} + {float(c).hex()}"
+    return text
+
+
+ERF_INV = f"""static {{t}} erf_inv_{{c}}({{t}} x)
+{{{{
+    double size = fabs((double)x), w = -log1p(-size) - log1p(size), root = sqrt(w);
+    double u = root - (root < 4.0 ? 3.0 : 5.0);
+    double slope = root < 2.0 ? {_polynomial(ERF_INV_LOW, "w")}
+        : root + (root < 4.0 ? {_polynomial(ERF_INV_MIDDLE, "u")}
+                             : {_polynomial(ERF_INV_HIGH, "u")});
+    double value = size < 1.0 ? size * slope : size == 1.0 ? (double)INFINITY : (double)NAN;
+    return ({{t}})copysign(value, (double)x);
+}}}}"""
 HELPERS = {
+    "erf_inv": ERF_INV,
     "max": "static {t} max_{c}({t} a, {t} b) {{ return a >= b{nan} ? a : b; }}",
     "min": "static {t} min_{c}({t} a, {t} b) {{ return a <= b{nan} ? a : b; }}",
     "logistic": "static {t} logistic_{c}({t} x) {{ return ({t})1 / (({t})1 + exp{f}(-x)); }}",
@@ -65,7 +86,8 @@ HELPERS = {
     "shl": "static {t} shl_{c}({t} a, {t} n) {{ return ({u})n < {bits}u ? ({t})(({u})a << n) : 0; }}",
     "shr_logical": "static {t} shr_logical_{c}({t} a, {t} n) {{ return ({u})n < {bits}u ? ({t})(({u})a >> n) : 0; }}",
     "shr_arithmetic": (
-        "static {t} shr_arithmetic_{c}({t} a, {t} n) {{ return ({t})(a >> (({u})n < {bits}u ? n : {bits} - 1)); }}"
+        "static {t} shr_arithmetic_{c}({t} a, {t} n)\n{{\n"
+        "    return ({t})((int{bits}_t)a >> (({u})n < {bits}u ? n : {bits} - 1));\n}}"
     ),
     "popcount": (
         "static {t} popcount_{c}({t} a)\n{{\n    {u} rest = ({u})a;\n    {t} count = 0;\n"
@@ -132,7 +154,7 @@ class COperations:
             name = f"bits_{code}_{node.dtype}"
             self.helpers[name] = BITCAST.format(to=c_type(node.dtype), from_=c_type(code), name=name)
             return f"{name}({a[0]})"
-        if op == "logistic":
+        if op in ("logistic", "erf_inv"):
             return f"{self.helper(op, code)}({a[0]})"
         if floating:
             return f"{LIBM[op]}{'f' if code == 'f4' else ''}({', '.join(a)})"

@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from knuckle.native import runtime
 from knuckle.native.cache import compile_cached
+from knuckle.native.compile import Compiled
 from knuckle.native.trampoline import trampoline_object
 
 TARGET = "knuckle_native_call"
@@ -72,9 +73,15 @@ class Program:
         """The machine code, made on first use."""
         with self._lock:
             if self._function is None:
-                code = compile_cached(self.jaxpr, self.batched)
-                self._function = runtime.Function(code, self.in_avals, self.out_avals, self.batched)
+                self._function = self._load(compile_cached(self.jaxpr, self.batched))
             return self._function
+
+    def _load(self, code: Compiled) -> runtime.Function:
+        try:
+            return runtime.Function(code, self.in_avals, self.out_avals, self.batched)
+        except RuntimeError:  # what was kept does not link
+            code = compile_cached(self.jaxpr, self.batched, fresh=True)
+            return runtime.Function(code, self.in_avals, self.out_avals, self.batched)
 
     def evaluate(self, *leaves: Any) -> list[Any]:
         """The same by JAX's own means."""

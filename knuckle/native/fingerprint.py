@@ -133,6 +133,7 @@ class _Writer:
         consts, jaxpr = (value.consts, value.jaxpr) if isinstance(value, ClosedJaxpr) else ([], value)
         self.write(list(consts))
         numbers: dict[Any, int] = {}
+        same: dict[Any, Any] = {}  # results that are another atom as it is
 
         def define(variables: Any) -> None:
             for variable in variables:
@@ -141,6 +142,7 @@ class _Writer:
 
         def use(atoms: Any) -> None:
             for atom in atoms:
+                atom = atom if isinstance(atom, Literal) else same.get(atom, atom)
                 if isinstance(atom, Literal):
                     self._aval(atom.aval)
                     self.write(atom.val)
@@ -150,6 +152,10 @@ class _Writer:
         define([*jaxpr.constvars, *jaxpr.invars])
         for equation in jaxpr.eqns:
             name = equation.primitive.name
+            if _changes_nothing(equation):
+                source = equation.invars[0]
+                same[equation.outvars[0]] = source if isinstance(source, Literal) else same.get(source, source)
+                continue
             self.text(name)
             use(equation.invars)
             define(equation.outvars)
@@ -157,10 +163,19 @@ class _Writer:
         use(jaxpr.outvars)
 
 
+def _changes_nothing(equation: Any) -> bool:
+    """Whether only JAX's notion of a weak type changes: numbers of Python differ from arrays in that."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    return equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype
+
+
 def _what_runs(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a primitive that its machine code depends on."""
     if name == "native_call":
         program = params["program"]
         return {"jaxpr": program.jaxpr, "batched": program.batched, "rows": params["rows"]}
+    if name == "convert_element_type":
+        return {"new_dtype": params["new_dtype"]}
     only = ONLY_MATTERS.get(name, "")
     return {only: params[only]} if only in params else dict(params)

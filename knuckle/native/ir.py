@@ -8,7 +8,8 @@ read, so a buffer may be overwritten without confusing earlier values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -95,7 +96,7 @@ class Store:
 
 @dataclass(eq=False)
 class Loop:
-    """A loop: `for` runs `count` times, `while` as long as `test` holds.
+    """A loop: `for` runs `count` times (a value from outside, perhaps zero), `while` as long as `test` holds.
 
     A `kernel` and `lanes` are a `for` of independent turns: the first is short and written for several widths, the
     other long and written once.
@@ -188,15 +189,7 @@ class Builder:
     def node(self, op: str, args: tuple, dtype: str, attr=None, depth: int = 0) -> Node:
         """The value of `op` on `args`: an equal one that is in sight, or a new one."""
         self.made += 1
-        for argument in args:
-            if argument.region.depth > depth:
-                depth = argument.region.depth
-        stack = self.stack
-        if depth < self.barrier:
-            depth = self.barrier
-        if stack[depth].kind == "cond" and len(stack) - 1 > depth:
-            depth += 1
-        home = stack[depth]
+        home = self.stack[self.home_depth(args, depth)]
         key = (op, dtype, attr, *[a.number for a in args])
         region = home
         while region is not None:
@@ -208,6 +201,26 @@ class Builder:
         home.table[key] = node
         home.statements.append(node)
         return node
+
+    def home_depth(self, args: Iterable[Node], depth: int = 0) -> int:
+        """The depth of the outermost region in which something made of these values may live."""
+        for argument in args:
+            if argument.region.depth > depth:
+                depth = argument.region.depth
+        stack = self.stack
+        if depth < self.barrier:
+            depth = self.barrier
+        return depth + 1 if stack[depth].kind == "cond" and len(stack) - 1 > depth else depth
+
+    @contextmanager
+    def at_depth(self, depth: int) -> Iterator[Region]:
+        """Build in a region further out, behind what it holds so far: before the loops that are being built inside."""
+        outside = self.stack, self.barrier
+        self.stack = self.stack[: depth + 1]
+        try:
+            yield self.region
+        finally:
+            self.stack, self.barrier = outside
 
     def constant(self, value, dtype: str) -> Node:
         """The constant `value`; two are the same if their bits are."""
@@ -241,11 +254,15 @@ class Builder:
         assert value.dtype == contents.buffer.dtype, (value, contents.buffer)
         self.region.statements.append(Store(contents, index, value))
 
-    def allocate(self, dtype: str, size: int) -> Contents:
-        """A new workspace buffer, written in the present region."""
+    def new_buffer(self, dtype: str, size: int) -> Contents:
+        """A new workspace buffer, written in the present region once and for all."""
         buffer = Buffer("workspace", dtype, size)
         self.workspace.append(buffer)
         return Contents(buffer, self.region)
+
+    def allocate(self, dtype: str, size: int) -> Contents:
+        """A new workspace buffer, written in the present region, that may be overwritten later."""
+        return self.new_buffer(dtype, size)
 
     def rewritten(self, contents: Contents) -> Contents:
         """The same buffer after it has been overwritten in the present region."""

@@ -291,9 +291,10 @@ class Emitter:
             emit_lanes(self, statement, self.spread[statement])
         elif statement.kind == "kernel" and self.lanes == 1 and is_vectorisable(statement):
             emit_kernel(self, statement)
+        elif statement.count.op == "const":
+            self.emit_for(statement, 0, int(statement.count.attr), 1)
         else:
-            count = int(statement.count.attr)
-            self.emit_for(statement, 0, count, 1)
+            self.emit_counted(statement, "0", self.scalar(statement.count), 1)
 
     def emit_call(self, function: Function) -> None:
         if function in self.mask_slots:
@@ -362,6 +363,37 @@ class Emitter:
             out.body[place + 1 + i] = f"  {name} = phi {kind} [{inits[i]}, %{before}], [{nexts[i]}, %{tail}]"
         out.start_block(end)
         for result, text, phi in zip(loop.results, nexts, loop.phis, strict=True):
+            self.env[result] = self.variable_operand(text, phi)
+
+    def emit_counted(self, loop: Loop, start: str, stop: str, step: int) -> None:
+        """Turns from start to stop, `step` of them at once, where these are found at run time; perhaps none."""
+        out, head, end = self.out, self.out.fresh("loop"), self.out.fresh("end")
+        inits = [self.as_variable(n, phi) for n, phi in zip(loop.inits, loop.phis, strict=True)]
+        some = out.let(f"icmp slt i64 {start}, {stop}")
+        before = out.block
+        out.do(f"br i1 {some}, label %{head}, label %{end}")
+        out.start_block(head)
+        counter, following = out.fresh(), out.fresh()
+        names = [out.fresh() for _ in loop.phis]
+        place = len(out.body)
+        out.body += [""] * (1 + len(names))
+        assert loop.counter is not None
+        self.env[loop.counter] = Operand(counter, 1 if step > 1 else 0)
+        for phi, name in zip(loop.phis, names, strict=True):
+            self.env[phi] = self.variable_operand(name, phi)
+        self.emit_region(loop.body, loop.nexts)
+        nexts = [self.as_variable(n, phi) for n, phi in zip(loop.nexts, loop.phis, strict=True)]
+        out.do(f"{following} = add nuw nsw i64 {counter}, {step}")
+        more = out.let(f"icmp slt i64 {following}, {stop}")
+        tail = out.block
+        out.do(f"br i1 {more}, label %{head}, label %{end}")
+        out.body[place] = f"  {counter} = phi i64 [{start}, %{before}], [{following}, %{tail}]"
+        for i, (phi, name) in enumerate(zip(loop.phis, names, strict=True)):
+            kind = self.kind_of(phi)
+            out.body[place + 1 + i] = f"  {name} = phi {kind} [{inits[i]}, %{before}], [{nexts[i]}, %{tail}]"
+        out.start_block(end)
+        for i, (result, phi) in enumerate(zip(loop.results, loop.phis, strict=True)):
+            text = out.let(f"phi {self.kind_of(phi)} [{inits[i]}, %{before}], [{nexts[i]}, %{tail}]")
             self.env[result] = self.variable_operand(text, phi)
 
     def _at_most(self, counter: str, limit: int | None, highest: int) -> str:

@@ -18,16 +18,21 @@ KERNEL_LANES = (8, 4)  # a kernel runs over as many turns at once as it can, the
 
 
 def is_vectorisable(kernel: Loop) -> bool:
-    return _count(kernel) >= KERNEL_LANES[-1] and not any(
+    assert kernel.count is not None
+    return (kernel.count.op != "const" or _count(kernel) >= KERNEL_LANES[-1]) and not any(
         isinstance(s, (Branch, Call)) or (isinstance(s, Loop) and s.kind == "while") for s in walk(kernel.body)
     )
 
 
 def emit_kernel(emitter: Any, loop: Loop) -> None:
     """Turns of a kernel in groups of consecutive ones, then the rest one by one."""
-    count, done = _count(loop), 0
     before = emitter.varying
     emitter.varying, *_ = varying_parts(loop.body, {_counter(loop)}, set())
+    assert loop.count is not None
+    if loop.count.op != "const":
+        _emit_counted_kernel(emitter, loop, loop.count, before)
+        return
+    count, done = _count(loop), 0
     for lanes in KERNEL_LANES:
         grouped = (count - done) // lanes * lanes
         if grouped:
@@ -37,6 +42,26 @@ def emit_kernel(emitter: Any, loop: Loop) -> None:
     emitter.lanes, emitter.varying, emitter.in_kernel = 1, before, False
     if done < count:
         emitter.emit_for(loop, done, count, 1)
+
+
+def _emit_counted_kernel(emitter: Any, loop: Loop, count: Node, before: set[Node]) -> None:
+    lanes, stop = KERNEL_LANES[0], emitter.scalar(count)
+    whole = is_multiple(count, lanes)
+    grouped = stop if whole else emitter.out.let(f"and i64 {stop}, {-lanes}")
+    emitter.lanes, emitter.in_kernel = lanes, True
+    emitter.emit_counted(loop, "0", grouped, lanes)
+    emitter.lanes, emitter.varying, emitter.in_kernel = 1, before, False
+    if not whole:
+        emitter.emit_counted(loop, grouped, stop, 1)
+
+
+def is_multiple(node: Node, of: int) -> bool:
+    """Whether an index is a multiple of a number by the way it is made."""
+    if node.op == "const":
+        return int(node.attr) % of == 0
+    if node.op == "mul":
+        return any(is_multiple(a, of) for a in node.args)
+    return node.op in ("add", "sub") and all(is_multiple(a, of) for a in node.args)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ INTRINSIC = {
 }  # fmt: skip
 MATH = {
     "sin", "cos", "sincos", "tan", "exp", "exp2", "expm1", "log", "log1p", "tanh", "sinh", "cosh", "asin", "acos",
-    "atan", "asinh", "acosh", "atanh", "atan2", "pow", "cbrt", "erf", "erfc", "logistic", "nextafter", "rem",
+    "atan", "asinh", "acosh", "atanh", "atan2", "pow", "cbrt", "erf", "erfc", "erf_inv", "logistic", "nextafter", "rem",
 }  # fmt: skip
 LIBM = {"rem": "fmod"}
 COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole"}

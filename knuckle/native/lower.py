@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,20 +11,29 @@ from jax.core import ShapedArray
 
 from knuckle.native.algebra import Algebra
 from knuckle.native.ir import Buffer, Contents, Program, code_of
-from knuckle.native.trace import Constant, Equation, Flat, UnsupportedPrimitive, Var, flatten, without_dead_code
+from knuckle.native.parameters import Parameters, Rule, harmless_set, unhandled
+from knuckle.native.trace import Equation, Flat, UnsupportedPrimitive, UnsupportedValue, Var, flatten, without_dead_code
 from knuckle.native.values import SCALAR_LIMIT, Memory, Value, from_numpy, scalars, whole, write
 
 INPUT_LIMIT = 256  # elements; larger inputs are read from memory where they are used
 COVERED = "float32, float64, integers and booleans"
-RULES: dict[str, Callable] = {}
+RULES: dict[str, Rule] = {}
+OF_LEADING_AXES = {  # primitives that may take random keys as arrays with one more axis
+    "concatenate", "cond", "copy", "optimization_barrier", "outlined_call", "rev", "scan", "select_n", "split",
+    "squeeze", "stack", "unstack", "while",
+}  # fmt: skip
 
 
-def rule(*names: str):
-    """Register the lowering rule of one or more primitives: rule(lowering, equation, *values) -> value(s)."""
+def rule(*names: str, reads: Collection[str] = (), harmless: Collection[str] = ()):
+    """Register the lowering rule of one or more primitives: rule(lowering, equation, *values) -> value(s).
+
+    `reads` names the parameters of the primitives that the rule reads, `harmless` those that cannot change the result
+    (reasons in `parameters.HARMLESS`). A primitive with any other parameter is refused.
+    """
 
     def register(function):
         for name in names:
-            RULES[name] = function
+            RULES[name] = Rule(function, frozenset(reads), harmless_set(harmless))
         return function
 
     return register
@@ -32,25 +41,33 @@ def rule(*names: str):
 
 def with_words(equation: Equation) -> Equation:
     """The equation with random keys as arrays of words: one more axis, which only random operations touch."""
-    if not any(is_key(v.aval) for v in [*equation.inputs_vars(), *equation.outputs]) or "random" in equation.primitive:
+    avals = [v.aval for v in [*equation.inputs, *equation.outputs] if is_key(v.aval)]
+    if not avals or "random" in equation.primitive:
         return equation
-    params = dict(equation.params)
-    aval = next(v.aval for v in [*equation.inputs_vars(), *equation.outputs] if is_key(v.aval))
-    words, rank = aval.dtype._impl.key_shape, aval.ndim
+    words, rank, params = avals[0].dtype._impl.key_shape, avals[0].ndim, dict(equation.params)
+    one_for_each = tuple(range(len(words)))
     if equation.primitive == "slice":
         params["start_indices"] += (0,) * len(words)
         params["limit_indices"] += words
         params["strides"] = params["strides"] and params["strides"] + (1,) * len(words)
-    elif equation.primitive in ("reshape", "broadcast_in_dim"):
-        name = "new_sizes" if equation.primitive == "reshape" else "shape"
-        params[name] = tuple(params[name]) + words
-        if name == "shape":
-            last = len(equation.params["shape"])
-            params["broadcast_dimensions"] += tuple(range(last, last + len(words)))
-    elif equation.primitive == "dynamic_slice":
-        raise UnsupportedPrimitive(f"native code does not cover indexing keys at run time, at {equation.where}")
+    elif equation.primitive == "reshape":
+        params["new_sizes"] = (*params["new_sizes"], *words)
+        params["dimensions"] = params["dimensions"] and (*params["dimensions"], *[rank + i for i in one_for_each])
+    elif equation.primitive == "broadcast_in_dim":
+        last = len(params["shape"])
+        params["shape"] = (*params["shape"], *words)
+        params["broadcast_dimensions"] += tuple(last + i for i in one_for_each)
     elif equation.primitive == "transpose":
-        params["permutation"] += tuple(range(rank, rank + len(words)))
+        params["permutation"] += tuple(rank + i for i in one_for_each)
+    elif equation.primitive == "dynamic_slice":
+        params["slice_sizes"] = (*params["slice_sizes"], *words)
+    elif equation.primitive == "gather":
+        numbers, last = params["dimension_numbers"], equation.outputs[0].aval.ndim
+        offsets = numbers.offset_dims + tuple(last + i for i in one_for_each)
+        params["dimension_numbers"] = numbers._replace(offset_dims=offsets)
+        params["slice_sizes"] = (*params["slice_sizes"], *words)
+    elif equation.primitive not in OF_LEADING_AXES:
+        raise UnsupportedValue("on random keys")
     outputs = [Var(word_aval(v.aval)) for v in equation.outputs]
     return replace(equation, params=params, outputs=outputs)
 
@@ -76,6 +93,8 @@ class Lowering(Algebra):
         super().__init__()
         self.destinations: dict[Var, Contents] = {}  # outputs that may be written in place of a temporary
         self.equations = 0
+        self.around: list[Equation] = []  # being lowered, each inside the one before
+        self.origin: Equation | None = None  # of the user's, which is being lowered as a derivation
         self.lanes_depth = 0  # loops over lanes around what is being lowered
         self.outlined: dict[tuple, Any] = {}  # functions made so far, by what they were made for
         self._owned: list[set[Buffer]] = [set()]
@@ -95,7 +114,7 @@ class Lowering(Algebra):
         self._live.append(env)
 
         def read(atom) -> Value:
-            return env[atom] if isinstance(atom, Var) else from_numpy(self, atom.value)
+            return env[atom] if isinstance(atom, Var) else from_numpy(self, atom.array())
 
         for number, equation in enumerate(flat.equations):
             values = [read(atom) for atom in equation.inputs]
@@ -110,20 +129,29 @@ class Lowering(Algebra):
         return results
 
     def apply(self, equation: Equation, values: Sequence[Value]) -> list[Value]:
-        found = RULES.get(equation.primitive)
-        if found is None:
+        self.around.append(equation)
+        try:
+            found = RULES.get(equation.primitive)
+            if found is None:
+                raise UnsupportedValue("which no rule covers")
+            for variable in [*equation.inputs_vars(), *equation.outputs]:
+                if not is_covered(variable.aval.dtype) and not is_key(variable.aval):
+                    raise UnsupportedValue(f"on {variable.aval.dtype}: native code has {COVERED}")
+            for name in unhandled(equation.params, found):
+                raise UnsupportedValue(f"with the parameter {name}={equation.params[name]!r:.80}, which no rule reads")
+            equation = with_words(equation)
+            results = found.function(self, replace(equation, params=Parameters(equation.params, found)), *values)
+            results = list(results) if isinstance(results, (list, tuple)) else [results]
+            check_results(equation, results)
+        except UnsupportedValue as error:
+            users = self.origin or equation
+            where = next(filter(None, [users.where, *[e.where for e in reversed(self.around)]]), "an unknown line")
             raise UnsupportedPrimitive(
-                f"native code does not cover the primitive '{equation.primitive}', used at {equation.where}; "
+                f"native code does not cover the primitive '{users.primitive}' {error}, used at {where}; "
                 "jax.jit will do: compile that function with jax.jit instead of native.jit"
-            )
-        for variable in equation.outputs:
-            if not is_covered(variable.aval.dtype) and not is_key(variable.aval):
-                raise UnsupportedPrimitive(
-                    f"native code has {COVERED}, but '{equation.primitive}' at {equation.where} gives "
-                    f"{variable.aval.dtype}; jax.jit will do"
-                )
-        results = found(self, with_words(equation), *values)
-        return list(results) if isinstance(results, (list, tuple)) else [results]
+            ) from None
+        self.around.pop()
+        return results
 
     def may_overwrite(self, value: Value) -> bool:
         """Whether nobody reads this array after the equation being lowered."""
@@ -136,23 +164,35 @@ class Lowering(Algebra):
         return not any(isinstance(v, Memory) and v.contents.buffer is buffer for v in others)
 
 
-def _add_rules() -> None:
+def check_results(equation: Equation, results: Sequence[Value]) -> None:
+    """Shapes and dtypes must be those that JAX has for the equation: a rule that ignored one must not pass."""
+    avals = [word_aval(v.aval) for v in equation.outputs]
+    expected = [(tuple(a.shape), code_of(a.dtype)) for a in avals]
+    found = [(tuple(v.shape), v.dtype) for v in results]
+    if found != expected:
+        raise UnsupportedValue(f"with a result {expected}, for which its rule made {found}")
+
+
+def add_rules() -> None:
     from knuckle.native import (  # noqa: F401
         lower_call,
         lower_control,
-        lower_derived,
         lower_index,
         lower_lanes,
         lower_linalg,
         lower_random,
         lower_reduce,
         lower_shape,
+        lower_sort,
+        lower_special,
+        lower_svd,
+        lower_window,
     )
 
 
 def lower(closed) -> tuple[Program, Lowering]:
     """The program of a closed jaxpr: inputs and outputs are one buffer per variable, row-major."""
-    _add_rules()
+    add_rules()
     flat = flatten(without_dead_code(closed))
     b = Lowering()
     arguments: list[Value] = []
@@ -173,11 +213,7 @@ def lower(closed) -> tuple[Program, Lowering]:
 
 
 def _output_buffer(b: Lowering, number: int, atom) -> Contents:
-    aval = atom.aval if isinstance(atom, Var) else _constant_aval(atom)
+    aval = atom.aval
     buffer = Buffer("output", code_of(aval.dtype), aval.size, number)
     b.outputs.append(buffer)
     return Contents(buffer, b.root)
-
-
-def _constant_aval(constant: Constant):
-    return np.asarray(constant.value)

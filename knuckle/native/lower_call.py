@@ -32,7 +32,7 @@ class Outlined:
     held: Any  # the jaxpr, since its identity is part of the key
 
 
-@rule("outlined_call")
+@rule("outlined_call", reads=("jaxpr",))
 def _outlined_call(b: Lowering, equation, *values: Value):
     closed = equation.params["jaxpr"]
     if b.lanes_depth or sum(math.prod(v.shape) for v in values if _is_copied(v)) > SCALAR_LIMIT:

@@ -13,8 +13,9 @@ from jax.extend.core import jaxpr_as_fun
 
 from knuckle.native.ir import BOOL, Branch, Contents, Loop, Node, code_of
 from knuckle.native.lower import Lowering, rule
+from knuckle.native.lower_index import is_whole
 from knuckle.native.lower_shape import joined, reshaped
-from knuckle.native.trace import Flat, close, flatten, without_dead_code
+from knuckle.native.trace import Flat, Var, close, flatten, without_dead_code
 from knuckle.native.values import (
     Memory,
     Scalars,
@@ -28,6 +29,7 @@ from knuckle.native.values import (
 )
 
 CARRY_LIMIT = 256  # elements of one loop variable that may be scalars
+INDEXED_LIMIT = 64  # elements of one that is read or written at places found at run time
 UNROLL_LIMIT = 256  # scalar operations; shorter scans are written out
 INLINE_LIMIT = 24  # scalar operations; cheaper branches are both computed
 HEAVY = {"scan", "while", "cond", "cholesky", "lu", "eigh", "triangular_solve", "sort", "outlined_call", "native_lanes"}
@@ -61,17 +63,49 @@ class Carry:
         return math.prod(self.shape)
 
 
-def make_carries(b: Lowering, inits: Sequence[Value]) -> list[Carry]:
-    """Decide where each variable lives, and write the first value of those in memory."""
+def make_carries(b: Lowering, inits: Sequence[Value], others: Sequence[Value], indexed: set[int]) -> list[Carry]:
+    """Decide where each variable lives, and write the first value of those in memory.
+
+    A first value that nobody reads afterwards is overwritten where it is: neither a variable outside nor one of the
+    `others`, the arrays that the loop reads besides. Variables that are `indexed` at run time go to memory sooner.
+    """
     carries = []
-    for init in inits:
+    for position, init in enumerate(inits):
         size = math.prod(init.shape)
         carry = Carry(tuple(init.shape), init.dtype, None)
-        if size > CARRY_LIMIT:
-            carry.contents = b.allocate(init.dtype, size)
-            write(b, carry.contents, b.index(0), init)
+        if size > (INDEXED_LIMIT if position in indexed else CARRY_LIMIT):
+            rest = [*inits[:position], *inits[position + 1 :], *others]
+            if isinstance(init, Memory) and is_whole(b, init) and b.may_overwrite(init) and not _meets(init, rest):
+                carry.contents = b.rewritten(init.contents)
+            else:
+                carry.contents = b.allocate(init.dtype, size)
+                write(b, carry.contents, b.index(0), init)
         carries.append(carry)
     return carries
+
+
+def _meets(value: Memory, others: Sequence[Value]) -> bool:
+    """Whether one of the others is in the same buffer."""
+    return any(isinstance(v, Memory) and v.contents.buffer is value.contents.buffer for v in others)
+
+
+def indexed_inputs(flat: Flat, first: int) -> set[int]:
+    """Which inputs from `first` on, counted from there, are read or written at places found at run time."""
+    numbers = {var: k for k, var in enumerate(flat.inputs[first:])}
+    found: set[int] = set()
+    for equation in flat.equations:
+        operand = equation.inputs[0] if equation.inputs else None
+        if isinstance(operand, Var) and operand in numbers and is_indexing(equation):
+            found.add(numbers[operand])
+    return found
+
+
+def is_indexing(equation) -> bool:
+    name = equation.primitive
+    if name not in ("dynamic_slice", "dynamic_update_slice", "gather") and not name.startswith("scatter"):
+        return False
+    places = {"dynamic_slice": equation.inputs[1:], "dynamic_update_slice": equation.inputs[2:]}
+    return any(isinstance(i, Var) for i in places.get(name, equation.inputs[1:2]))
 
 
 def initial_nodes(b: Lowering, carries: Sequence[Carry], inits: Sequence[Value]) -> list[Node]:
@@ -134,21 +168,22 @@ def _copy(b: Lowering, value: Memory) -> Memory:
 def row_of(b: Lowering, x: Value, index: Node) -> Value:
     """x[index] for an index within range."""
     if isinstance(x, Scalars) and index.op == "const":
-        return Scalars(x.data[int(index.attr)], x.dtype)
+        place = int(index.attr)
+        return Scalars(x.data[place : place + 1].reshape(x.shape[1:]), x.dtype)
     x = memory(b, x)
     offset = b.add_(x.offset, b.mul_(index, b.index(x.strides[0])))
     dense = x.dense and math.prod(x.shape[1:]) > CARRY_LIMIT
     return replace(x, offset=offset, shape=x.shape[1:], strides=x.strides[1:], dense=dense)
 
 
-@rule("scan")
+@rule("scan", reads=("jaxpr", "length", "num_consts", "num_carry", "reverse"), harmless=("unroll",))
 def _scan(b: Lowering, equation, *values: Value):
     p = equation.params
     consts, inits, xs = _split(values, p["num_consts"], p["num_carry"])
     flat, length = flat_body(p["jaxpr"]), p["length"]
     if length * weight(flat) <= UNROLL_LIMIT or length == 1:
         return _unrolled_scan(b, flat, length, p["reverse"], consts, inits, xs)
-    carries = make_carries(b, inits)
+    carries = make_carries(b, inits, [*consts, *xs], indexed_inputs(flat, len(consts)))
     xs = [x if isinstance(x, Memory) else memory(b, x) for x in xs]
     stacks = [_stack_for(b, var) for var in equation.outputs[p["num_carry"] :]]
     owned = [c.contents.buffer for c in carries if c.contents is not None]
@@ -206,7 +241,7 @@ def _split(values: Sequence[Value], first: int, second: int):
     return list(values[:first]), list(values[first : first + second]), list(values[first + second :])
 
 
-@rule("while")
+@rule("while", reads=("cond_jaxpr", "cond_nconsts", "body_jaxpr", "body_nconsts"))
 def _while(b: Lowering, equation, *values: Value):
     p = equation.params
     cond_consts, body_consts, inits = _split(values, p["cond_nconsts"], p["body_nconsts"])
@@ -215,7 +250,8 @@ def _while(b: Lowering, equation, *values: Value):
         cond_jaxpr, body_jaxpr = _until_the_last(cond_jaxpr, body_jaxpr, len(cond_consts), len(body_consts))
         body_consts = [*cond_consts, *body_consts]
     test_flat, body_flat = flat_body(cond_jaxpr), flat_body(body_jaxpr)
-    carries = make_carries(b, inits)
+    consts = [*cond_consts, *body_consts]
+    carries = make_carries(b, inits, consts, indexed_inputs(body_flat, len(body_consts)))
     first = initial_nodes(b, carries, inits)
     cond = b.enter("cond")
     phis = [b.variable("phi", n.dtype) for n in first]
@@ -256,7 +292,7 @@ def _spread(marks, shape: tuple[int, ...]):
     return jax.lax.broadcast_in_dim(marks, shape, tuple(range(marks.ndim)))
 
 
-@rule("cond")
+@rule("cond", reads=("branches",), harmless=("branches_platforms",))
 def _cond(b: Lowering, equation, index: Value, *operands: Value):
     flats = [flat_body(j) for j in equation.params["branches"]]
     selector = scalars(b, index).data[()]
@@ -303,7 +339,7 @@ def _select(b: Lowering, test: Node, one: Scalars, other: Scalars) -> Scalars:
     return Scalars(map_nodes(lambda x, y: b.select(test, x, y), one.data, other.data), one.dtype)
 
 
-@rule("native_call")
+@rule("native_call", reads=("program", "rows"))
 def _native_call(b: Lowering, equation, *values: Value):
     """Native code inside native code is opened."""
     program, rows = equation.params["program"], equation.params["rows"]

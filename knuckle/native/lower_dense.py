@@ -217,7 +217,7 @@ def lu_in_memory(b: Lowering, x: Value) -> tuple[Memory, Memory, Memory]:
     return _renewed(b, stack), whole[0], whole[1]
 
 
-def _exchange(b: Lowering, row: Rows, k: int, where: Node) -> None:
+def _exchange(b: Lowering, row: Rows, k: Node | int, where: Node) -> None:
     one, other = row.get(0, k), row.get(0, where)
     row.put(0, k, other)
     row.put(0, where, one)
@@ -272,30 +272,6 @@ def _eliminate(b: Lowering, a: Rows, k: int, m: int, where: Node, dtype: str) ->
         subtract_products(b, a, lambda j: a.get(k, j), lambda i: a.get(i, k), rows, columns, k)
 
 
-def solve_in_memory(b: Lowering, a: Memory, rhs: Value, lower: bool, unit: bool) -> Memory:
-    """x with A x = rhs for a triangle A, column by column of A."""
-    n = rhs.shape[-2]
-    stack, triangles = in_rows(b, rhs), _stacked(b, a)
-    one = b.constant(1, a.dtype)
-
-    def single(p: Node, x: Rows) -> None:
-        base = b.add_(triangles.offset, b.mul_(p, b.index(triangles.strides[0])))
-
-        def element(i: Node | int, j: int) -> Node:
-            row = b.mul_(b.index(i) if isinstance(i, int) else i, b.index(triangles.strides[1]))
-            return b.load(triangles.contents, b.add_(base, b.add_(row, b.index(j * triangles.strides[2]))))
-
-        for k in range(n) if lower else reversed(range(n)):
-            if not unit:
-                scale = b.div_(one, element(k, k))
-                along(b, 0, x.width, lambda j, k=k, scale=scale: x.put(k, j, b.mul_(x.get(k, j), scale)))
-            rows = (k + 1, n) if lower else (0, k)
-            subtract_products(b, x, lambda j, k=k: x.get(k, j), lambda i, k=k: element(i, k), rows, (0, x.width))
-
-    each_matrix(b, stack, single)
-    return _renewed(b, stack)
-
-
 def permutation_in_memory(b: Lowering, pivots: Value, shape: tuple[int, ...], dtype: str) -> Memory:
     """The order of rows after they were exchanged one after the other, as the pivots say."""
     *lead, size = shape
@@ -305,12 +281,14 @@ def permutation_in_memory(b: Lowering, pivots: Value, shape: tuple[int, ...], dt
 
     def one(p: Node) -> None:
         places = Rows(b, order, b.mul_(p, b.index(size)), size)
-        for i in range(size):
-            places.put(0, i, b.constant(i, dtype))
+        along(b, 0, size, lambda i: places.put(0, i, b.convert(i, dtype)))
         start = b.add_(exchanges.offset, b.mul_(p, b.index(exchanges.strides[0])))
-        for k in range(exchanges.shape[1]):
-            where = b.load(exchanges.contents, b.add_(start, b.index(k * exchanges.strides[1])))
+
+        def step(k: Node) -> None:
+            where = b.load(exchanges.contents, b.add_(start, b.mul_(k, b.index(exchanges.strides[1]))))
             _exchange(b, places, k, b.convert(where, INDEX))
+
+        each(b, exchanges.shape[1], step)
 
     each(b, math.prod(lead), one)
     return Memory(b.rewritten(order), b.index(0), tuple(shape), row_major(shape), dense=True)

@@ -7,7 +7,7 @@ first, or, up to eight elements, chosen among by selects.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,15 +17,17 @@ from knuckle.native.ir import INDEX, Node
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.lower_elementwise import result
 from knuckle.native.lower_shape import sliced
+from knuckle.native.trace import UnsupportedValue, close, flatten
 from knuckle.native.values import (
+    DENSE_LIMIT,
     SCALAR_LIMIT,
     Memory,
     Nodes,
     Scalars,
     Value,
-    broadcast_node,
     constants_of,
     fits_scalars,
+    from_nodes,
     map_nodes,
     memory,
     nest,
@@ -38,9 +40,10 @@ from knuckle.native.values import (
 )
 
 SELECT_LIMIT = 8  # elements of a scalar array that are chosen among by selects
-SCATTERS = {"scatter": None, "scatter-add": "add", "scatter_add": "add", "scatter_sub": "sub", "scatter-sub": "sub",
-            "scatter_mul": "mul", "scatter-mul": "mul", "scatter_min": "min", "scatter-min": "min",
-            "scatter_max": "max", "scatter-max": "max"}  # fmt: skip
+SCATTERS = {"scatter": None, "scatter-add": "add", "scatter-sub": "sub", "scatter-mul": "mul", "scatter-min": "min",
+            "scatter-max": "max"}  # fmt: skip
+Combination = Callable[[Node, Node], Node]  # of an old element and an update
+PROMISES = ("indices_are_sorted", "unique_indices")
 
 
 def _starts(b: Lowering, indices: Sequence[Value], shape, sizes) -> list[Node]:
@@ -48,10 +51,11 @@ def _starts(b: Lowering, indices: Sequence[Value], shape, sizes) -> list[Node]:
     return [b.clamp_index(scalars(b, i).data[()], n - s) for i, n, s in zip(indices, shape, sizes, strict=True)]
 
 
-@rule("dynamic_slice")
+@rule("dynamic_slice", reads=("slice_sizes",))
 def _dynamic_slice(b: Lowering, equation, x: Value, *indices: Value):
     sizes = equation.params["slice_sizes"]
-    starts = _starts(b, indices, x.shape, sizes)
+    starts = _starts(b, indices, x.shape[: len(indices)], sizes[: len(indices)])
+    starts += [b.index(0)] * (len(sizes) - len(starts))  # the words of random keys
     if all(s.op == "const" for s in starts):
         low = [int(s.attr) for s in starts]
         return sliced(b, x, low, [lo + n for lo, n in zip(low, sizes, strict=True)])
@@ -120,14 +124,14 @@ def _selected_update(b: Lowering, x: Scalars, update: Scalars, starts: list[Node
 
 def writable(b: Lowering, x: Value) -> Memory:
     """The array in a row-major buffer that may be written: its own if nobody else reads it, otherwise a copy."""
-    if isinstance(x, Memory) and b.may_overwrite(x) and _is_whole(b, x):
+    if isinstance(x, Memory) and b.may_overwrite(x) and is_whole(b, x):
         return replace(x, contents=b.rewritten(x.contents))
     contents = b.allocate(x.dtype, max(math.prod(x.shape), 1))
     write(b, contents, b.index(0), x)
     return whole(b, b.rewritten(contents), x.shape, isinstance(x, Memory) and x.dense)
 
 
-def _is_whole(b: Lowering, x: Memory) -> bool:
+def is_whole(b: Lowering, x: Memory) -> bool:
     """Whether a view is all of its buffer, in order."""
     in_order = x.strides == row_major(x.shape) and x.offset is b.index(0)
     return in_order and math.prod(x.shape) == x.contents.buffer.size
@@ -185,7 +189,7 @@ class Windows:
         return tuple(full)
 
 
-@rule("gather")
+@rule("gather", reads=("dimension_numbers", "slice_sizes", "mode", "fill_value"), harmless=PROMISES)
 def _gather(b: Lowering, equation, x: Value, indices: Value):
     p, (shape, dtype) = equation.params, result(equation)
     d = p["dimension_numbers"]
@@ -193,7 +197,7 @@ def _gather(b: Lowering, equation, x: Value, indices: Value):
         shape, d.offset_dims, d.collapsed_slice_dims, d.start_index_map, d.operand_batching_dims,
         d.start_indices_batching_dims, p["slice_sizes"],
     )  # fmt: skip
-    fill = _fill_value(b, p, dtype) if p["mode"] == GatherScatterMode.FILL_OR_DROP else None
+    fill = _fill_value(b, p, dtype) if _mode(p["mode"]) == GatherScatterMode.FILL_OR_DROP else None
     if math.prod(shape) > SCALAR_LIMIT and not (
         fits_scalars(x, math.prod(shape)) and constants_of(indices) is not None
     ):
@@ -230,20 +234,11 @@ def element(b: Lowering, x: Value, at: Sequence[Node]) -> Node:
             return x.data[tuple(int(i.attr) for i in at)]
         if x.data.size <= SELECT_LIMIT:
             return _selected_slice(b, x, list(at), [1] * x.data.ndim).data.reshape(-1)[0]
-        x = memory(b, _remembered(b, x))
+        x = memory(b, x)
     offset = x.offset
     for index, stride in zip(at, x.strides, strict=True):
         offset = b.add_(offset, b.mul_(index, b.index(stride)))
     return b.load(x.contents, offset)
-
-
-def _remembered(b: Lowering, x: Scalars) -> Value:
-    """Scalars that were already written to memory in this region are not written again."""
-    table = b.region.table
-    key = ("memory of", *[n.number for n in x.data.reshape(-1)], x.shape)
-    if key not in table:
-        table[key] = memory(b, x)
-    return table[key]
 
 
 def _gather_memory(b: Lowering, w: Windows, x: Value, indices: Memory, fill: Node | None, dtype: str) -> Memory:
@@ -280,11 +275,12 @@ def _gather_memory(b: Lowering, w: Windows, x: Value, indices: Memory, fill: Nod
     return out
 
 
-@rule(*SCATTERS)
+@rule(*SCATTERS, reads=("dimension_numbers", "mode", "update_jaxpr", "update_consts"), harmless=PROMISES)
 def _scatter(b: Lowering, equation, x: Value, indices: Value, updates: Value):
-    op, p = SCATTERS[equation.primitive], equation.params
+    p = equation.params
+    combine = _combination(b, SCATTERS[equation.primitive], p["update_jaxpr"], p["update_consts"])
     d = p["dimension_numbers"]
-    clip = p["mode"] == GatherScatterMode.CLIP
+    clip = _mode(p["mode"]) == GatherScatterMode.CLIP
     kept = [a for a in range(len(x.shape)) if a not in (*d.inserted_window_dims, *d.operand_batching_dims)]
     sizes = [1] * len(x.shape)
     for axis, dim in zip(kept, d.update_window_dims, strict=True):
@@ -294,12 +290,13 @@ def _scatter(b: Lowering, equation, x: Value, indices: Value, updates: Value):
         d.operand_batching_dims, d.scatter_indices_batching_dims, sizes,
     )  # fmt: skip
     sparse = fits_scalars(updates, math.prod(x.shape)) and constants_of(indices) is not None
-    if math.prod(updates.shape) > SCALAR_LIMIT and not sparse:
-        return _scatter_memory(b, windows, x, memory(b, indices), memory(b, updates), op, clip)
-    return _scatter_scalars(b, windows, x, scalars(b, indices).data, scalars(b, updates).data, op, clip)
+    rows_in_memory = isinstance(updates, Memory) and isinstance(x, Memory) and math.prod(sizes) >= DENSE_LIMIT
+    if rows_in_memory or (math.prod(updates.shape) > SCALAR_LIMIT and not sparse):
+        return _scatter_memory(b, windows, x, memory(b, indices), memory(b, updates), combine, clip)
+    return _scatter_scalars(b, windows, x, scalars(b, indices).data, scalars(b, updates).data, combine, clip)
 
 
-def _scatter_scalars(b: Lowering, w: Windows, x: Value, indices, updates, op: str | None, clip: bool) -> Value:
+def _scatter_scalars(b: Lowering, w: Windows, x: Value, indices, updates, combine: Combination, clip: bool) -> Value:
     known = isinstance(x, Scalars) and all(n.op == "const" for n in indices.reshape(-1))
     if known or (isinstance(x, Scalars) and x.data.size * updates.size <= 64):
         data = scalars(b, x).data.copy()
@@ -309,7 +306,7 @@ def _scatter_scalars(b: Lowering, w: Windows, x: Value, indices, updates, op: st
             start = w.clamped(b, start, x.shape)
             for place, offset in w.window_places():
                 at = [b.add_(s, b.index(o)) for s, o in zip(start, offset, strict=True)]
-                _update_scalars(b, data, at, inside, updates[w.join(row, place)], op)
+                _update_scalars(b, data, at, inside, updates[w.join(row, place)], combine)
         return Scalars(data, x.dtype)
     target = writable(b, x)
     for row in w.rows():
@@ -318,41 +315,63 @@ def _scatter_scalars(b: Lowering, w: Windows, x: Value, indices, updates, op: st
         start = w.clamped(b, start, x.shape)
         for place, offset in w.window_places():
             at = [b.add_(s, b.index(o)) for s, o in zip(start, offset, strict=True)]
-            target = _update_memory(b, target, at, inside, updates[w.join(row, place)], op)
+            target = _update_memory(b, target, at, inside, updates[w.join(row, place)], combine)
     return target
 
 
-def _combined(b: Lowering, op: str | None, old: Node, new: Node) -> Node:
-    return new if op is None else b.binary(op, old, new)
+def _combination(b: Lowering, op: str | None, update_jaxpr, update_consts) -> Combination:
+    """How an old element and an update make the new one; `scatter` may come with a function of its own."""
+    if op is not None:
+        return lambda old, new: b.binary(op, old, new)
+    if update_jaxpr is None:
+        return lambda old, new: new
+    flat = flatten(close(update_jaxpr, update_consts))
+
+    def by_function(old: Node, new: Node) -> Node:
+        (value,) = b.run(flat, [from_nodes(old, old.dtype), from_nodes(new, new.dtype)])
+        return scalars(b, value).data[()]
+
+    return by_function
 
 
-def _update_scalars(b: Lowering, data: Nodes, at: list[Node], inside: Node, value: Node, op: str | None) -> None:
+def _mode(mode) -> GatherScatterMode:
+    """How indices out of range are taken; a promise that there are none needs nothing."""
+    known = (GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS)
+    mode = GatherScatterMode.from_any(mode)
+    if mode not in known:
+        raise UnsupportedValue(f"with mode={mode}")
+    return mode
+
+
+def _update_scalars(b: Lowering, data: Nodes, at: list[Node], inside: Node, value: Node, combine: Combination) -> None:
     if all(i.op == "const" for i in at):
         place = tuple(int(i.attr) for i in at)
-        data[place] = b.select(inside, _combined(b, op, data[place], value), data[place])
+        data[place] = b.select(inside, combine(data[place], value), data[place])
         return
     for place in np.ndindex(*data.shape):
         here = inside
         for index, p in zip(at, place, strict=True):
             here = b.and_(here, b.binary("eq", index, b.index(p)))
-        data[place] = b.select(here, _combined(b, op, data[place], value), data[place])
+        data[place] = b.select(here, combine(data[place], value), data[place])
 
 
-def _update_memory(b: Lowering, target: Memory, at: list[Node], inside: Node, value: Node, op: str | None) -> Memory:
+def _update_memory(
+    b: Lowering, target: Memory, at: list[Node], inside: Node, value: Node, combine: Combination
+) -> Memory:
     place = target.offset
     for index, stride in zip(at, target.strides, strict=True):
         place = b.add_(place, b.mul_(index, b.index(stride)))
     old = b.load(target.contents, place)
-    b.store(target.contents, place, b.select(inside, _combined(b, op, old, value), old))
+    b.store(target.contents, place, b.select(inside, combine(old, value), old))
     return replace(target, contents=b.rewritten(target.contents))
 
 
-def _scatter_memory(b: Lowering, w: Windows, x: Value, indices: Memory, updates: Memory, op, clip: bool) -> Memory:
+def _scatter_memory(
+    b: Lowering, w: Windows, x: Value, indices: Memory, updates: Memory, combine: Combination, clip: bool
+) -> Memory:
     """Rows of the index array one after the other: two of them may meet in one place."""
     target = writable(b, x)
-    updates_apart = _apart(b, updates, target)
-    assert isinstance(updates_apart, Memory)
-    updates = updates_apart
+    updates, indices = (memory(b, _apart(b, part, target)) for part in (updates, indices))
     rows = [w.shape[d] for d in w.batch_dims]
     window = [w.shape[d] for d in w.window_dims]
 
@@ -371,7 +390,7 @@ def _scatter_memory(b: Lowering, w: Windows, x: Value, indices: Memory, updates:
 
         def one(inner: list[Node]) -> None:
             old = b.load(b.rewritten(here), inner[0])
-            new = _combined(b, op, old, b.load(updates.contents, inner[1]))
+            new = combine(old, b.load(updates.contents, inner[1]))
             b.store(here, inner[0], b.select(inside, new, old))
 
         walk_x = [target.strides[w.window_to_operand[d]] for d in w.window_dims]
@@ -397,9 +416,3 @@ def nest_in_order(b: Lowering, shape, bases: list[Node], walks: list[list[int]],
         return []
 
     for_loop(b, shape[0], [], turn)
-
-
-@rule("broadcast")
-def _broadcast(b: Lowering, equation, x: Value):
-    shape, dtype = result(equation)
-    return broadcast_node(b, scalars(b, x).data[()], shape, dtype)

@@ -18,7 +18,7 @@ from knuckle.native.values import Memory, Scalars, Value, for_loop, memory, row_
 FEWEST = 4  # turns; fewer are written out
 
 
-@rule("native_lanes")
+@rule("native_lanes", reads=("count", "jaxpr", "flags"))
 def _lanes(b: Lowering, equation, *values: Value):
     p = equation.params
     count, flat = p["count"], flatten(without_dead_code(p["jaxpr"]))

@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from jax.lax import Precision
 
 from knuckle.native.ir import BOOL, Node, is_float
 from knuckle.native.lower import Lowering, rule
-from knuckle.native.lower_elementwise import result
+from knuckle.native.lower_elementwise import as_dtype, result
 from knuckle.native.lower_shape import reshaped
+from knuckle.native.trace import UnsupportedValue
 from knuckle.native.values import (
     SCALAR_LIMIT,
     Memory,
     Nodes,
     Scalars,
     Value,
-    elementwise,
     for_loop,
     memory,
     nest,
@@ -63,7 +64,7 @@ def fold_nodes(b: Lowering, op: str, nodes: Sequence[Node]) -> Node:
     return total
 
 
-@rule(*REDUCERS)
+@rule(*REDUCERS, reads=("axes",), harmless=("out_sharding",))
 def _reduce(b: Lowering, equation, x: Value):
     op, axes = REDUCERS[equation.primitive], tuple(equation.params["axes"])
     shape, dtype = result(equation)
@@ -144,7 +145,7 @@ def pairwise(b: Lowering, op: str, nodes: Sequence[Node]) -> Node:
     return b.binary(op, pairwise(b, op, nodes[:half]), pairwise(b, op, nodes[half:]))
 
 
-@rule("argmax", "argmin")
+@rule("argmax", "argmin", reads=("axes",), harmless=("index_dtype",))
 def _arg_extreme(b: Lowering, equation, x: Value):
     """The first place of the extreme; a NaN wins, as in JAX."""
     (axis,) = equation.params["axes"]
@@ -165,7 +166,7 @@ def _arg_extreme(b: Lowering, equation, x: Value):
     return Scalars(out, dtype)
 
 
-@rule(*CUMULATIVE)
+@rule(*CUMULATIVE, reads=("axis", "reverse"))
 def _cumulative(b: Lowering, equation, x: Value):
     op, axis, reverse = CUMULATIVE[equation.primitive], equation.params["axis"], equation.params["reverse"]
     shape, dtype = result(equation)
@@ -200,11 +201,12 @@ def _cumulative_memory(b: Lowering, op: str, x: Memory, axis: int, reverse: bool
     return replace(out, contents=b.rewritten(out.contents))
 
 
-@rule("dot_general")
+@rule("dot_general", reads=("dimension_numbers", "precision"), harmless=("preferred_element_type", "out_sharding"))
 def _dot_general(b: Lowering, equation, x: Value, y: Value):
     (cx, cy), (bx, by) = equation.params["dimension_numbers"]
+    check_precision(equation.params["precision"])
     shape, dtype = result(equation)
-    x, y = _as_dtype(b, x, dtype), _as_dtype(b, y, dtype)
+    x, y = as_dtype(b, x, dtype), as_dtype(b, y, dtype)
     fx = [a for a in range(len(x.shape)) if a not in (*cx, *bx)]
     fy = [a for a in range(len(y.shape)) if a not in (*cy, *by)]
     sizes = [math.prod(x.shape[a] for a in group) for group in (bx, fx, cx)] + [math.prod(y.shape[a] for a in fy)]
@@ -217,8 +219,11 @@ def _dot_general(b: Lowering, equation, x: Value, y: Value):
     return reshaped(b, _product_loops(b, memory(b, left), memory(b, right), dtype), shape)
 
 
-def _as_dtype(b: Lowering, x: Value, dtype: str) -> Value:
-    return x if x.dtype == dtype else elementwise(b, lambda p: b.convert(p, dtype), (x,), x.shape, dtype)
+def check_precision(precision) -> None:
+    """JAX's levels of precision are all met; an algorithm that rounds operands or sums is not followed."""
+    levels = precision if isinstance(precision, tuple) else (precision,)
+    if not all(level is None or isinstance(level, Precision) for level in levels):
+        raise UnsupportedValue(f"with precision={precision}")
 
 
 def _three(b: Lowering, x: Value, groups, shape) -> Value:

@@ -10,6 +10,7 @@ import numpy as np
 from knuckle.native.ir import code_of
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.lower_elementwise import result
+from knuckle.native.trace import UnsupportedValue
 from knuckle.native.values import (
     SCALAR_LIMIT,
     Memory,
@@ -29,8 +30,11 @@ from knuckle.native.values import (
 )
 
 
-@rule("reshape")
+@rule("reshape", reads=("new_sizes", "dimensions"), harmless=("sharding",))
 def _reshape(b: Lowering, equation, x: Value):
+    order = equation.params["dimensions"]
+    if order is not None:
+        x = transposed(x, order)
     return reshaped(b, x, equation.params["new_sizes"])
 
 
@@ -50,17 +54,13 @@ def reshaped(b: Lowering, x: Value, shape) -> Value:
     return replace(flat, shape=shape, strides=row_major(shape))
 
 
-@rule("squeeze")
+@rule("squeeze", reads=("dimensions",))
 def _squeeze(b: Lowering, equation, x: Value):
-    return reshaped(b, x, equation.outputs[0].aval.shape)
+    dropped = [d % len(x.shape) for d in equation.params["dimensions"]]
+    return reshaped(b, x, [n for axis, n in enumerate(x.shape) if axis not in dropped])
 
 
-@rule("expand_dims")
-def _expand_dims(b: Lowering, equation, x: Value):
-    return reshaped(b, x, equation.outputs[0].aval.shape)
-
-
-@rule("broadcast_in_dim")
+@rule("broadcast_in_dim", reads=("shape", "broadcast_dimensions"), harmless=("sharding",))
 def _broadcast_in_dim(b: Lowering, equation, x: Value, *_):
     shape, dims = tuple(equation.params["shape"]), equation.params["broadcast_dimensions"]
     if isinstance(x, Scalars):
@@ -78,15 +78,18 @@ def _broadcast_in_dim(b: Lowering, equation, x: Value, *_):
     return replace(x, shape=shape, strides=tuple(strides))
 
 
-@rule("transpose")
+@rule("transpose", reads=("permutation",))
 def _transpose(b: Lowering, equation, x: Value):
-    order = equation.params["permutation"]
+    return transposed(x, equation.params["permutation"])
+
+
+def transposed(x: Value, order) -> Value:
     if isinstance(x, Scalars):
         return Scalars(x.data.transpose(order), x.dtype)
     return replace(x, shape=tuple(x.shape[i] for i in order), strides=tuple(x.strides[i] for i in order))
 
 
-@rule("rev")
+@rule("rev", reads=("dimensions",))
 def _rev(b: Lowering, equation, x: Value):
     axes = equation.params["dimensions"]
     if isinstance(x, Scalars):
@@ -96,7 +99,7 @@ def _rev(b: Lowering, equation, x: Value):
     return replace(x, offset=b.add_(x.offset, b.index(last)), strides=strides)
 
 
-@rule("slice")
+@rule("slice", reads=("start_indices", "limit_indices", "strides"))
 def _slice(b: Lowering, equation, x: Value):
     p = equation.params
     return sliced(b, x, p["start_indices"], p["limit_indices"], p["strides"])
@@ -112,7 +115,7 @@ def sliced(b: Lowering, x: Value, starts, limits, steps=None) -> Value:
     return replace(x, offset=b.add_(x.offset, b.index(first)), shape=shape, strides=strides)
 
 
-@rule("split")
+@rule("split", reads=("sizes", "axis"))
 def _split(b: Lowering, equation, x: Value):
     axis, pieces, start = equation.params["axis"], [], 0
     for size in equation.params["sizes"]:
@@ -123,7 +126,7 @@ def _split(b: Lowering, equation, x: Value):
     return pieces
 
 
-@rule("concatenate")
+@rule("concatenate", reads=("dimension",))
 def _concatenate(b: Lowering, equation, *parts: Value):
     return joined(b, parts, equation.params["dimension"], *result(equation))
 
@@ -145,15 +148,15 @@ def joined(b: Lowering, parts, axis: int, shape, dtype: str) -> Value:
     return target
 
 
-@rule("stack")
+@rule("stack", reads=("axis",))
 def _stack(b: Lowering, equation, *parts: Value):
-    axis = equation.params.get("axis", 0)
+    axis = equation.params["axis"]
     shape, dtype = result(equation)
     lifted = [reshaped(b, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     return joined(b, lifted, axis, shape, dtype)
 
 
-@rule("unstack")
+@rule("unstack", reads=("axis",))
 def _unstack(b: Lowering, equation, x: Value):
     axis, pieces = equation.params["axis"], []
     for i in range(x.shape[axis]):
@@ -163,7 +166,7 @@ def _unstack(b: Lowering, equation, x: Value):
     return pieces
 
 
-@rule("tile")
+@rule("tile", reads=("reps",))
 def _tile(b: Lowering, equation, x: Value):
     repeats = equation.params["reps"]
     if isinstance(x, Scalars):
@@ -173,7 +176,7 @@ def _tile(b: Lowering, equation, x: Value):
     return reshaped(b, replace(x, shape=shape, strides=strides), result(equation)[0])
 
 
-@rule("pad")
+@rule("pad", reads=("padding_config",))
 def _pad(b: Lowering, equation, x: Value, fill: Value):
     shape, dtype = result(equation)
     filler = scalars(b, fill).data[()]
@@ -200,7 +203,7 @@ def _pad(b: Lowering, equation, x: Value, fill: Value):
     return out
 
 
-@rule("iota")
+@rule("iota", reads=("shape", "dimension", "dtype"), harmless=("sharding",))
 def _iota(b: Lowering, equation, *_):
     p = equation.params
     shape = tuple(p["shape"])
@@ -210,16 +213,16 @@ def _iota(b: Lowering, equation, *_):
     return from_numpy(b, np.broadcast_to(line.reshape(aligned), shape))
 
 
-@rule("empty2", "empty")
+@rule("empty2", "empty", harmless=("dtype", "memory_space", "out_sharding", "shape"))
 def _empty(b: Lowering, equation, *_):
     shape, dtype = result(equation)
     return broadcast_node(b, b.constant(0, dtype), shape, dtype)
 
 
-@rule("platform_index")
+@rule("platform_index", reads=("platforms",))
 def _platform_index(b: Lowering, equation, *_):
     platforms = equation.params["platforms"]
     for number, names in enumerate(platforms):
         if names is None or "cpu" in names:
             return from_numpy(b, np.int32(number))
-    raise NotImplementedError(f"native code: no branch for the CPU among platforms {platforms} at {equation.where}")
+    raise UnsupportedValue(f"without a branch for the CPU among the platforms {platforms}")

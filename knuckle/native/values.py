@@ -31,6 +31,15 @@ class Scalars:
     data: Nodes
     dtype: str
 
+    def __post_init__(self):
+        """Undo what NumPy makes of an array without axes: its node when it is indexed, a nest when it is assigned."""
+        if isinstance(self.data, Node):
+            data = objects(())
+            data[()] = self.data
+            object.__setattr__(self, "data", data)
+        elif not self.data.ndim and isinstance(self.data[()], np.ndarray):
+            object.__setattr__(self, "data", self.data[()])
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.data.shape
@@ -60,11 +69,7 @@ def objects(shape: Sequence[int]) -> Nodes:
 
 def from_nodes(nodes, dtype: str) -> Scalars:
     """Scalars from a nested list, an object array or a single node."""
-    if isinstance(nodes, Node):
-        data = objects(())
-        data[()] = nodes
-        return Scalars(data, dtype)
-    return Scalars(np.asarray(nodes, dtype=object), dtype)
+    return Scalars(nodes if isinstance(nodes, Node) else np.asarray(nodes, dtype=object), dtype)
 
 
 def map_nodes(function: Callable[..., Node], *arrays: Nodes) -> Nodes:
@@ -156,10 +161,25 @@ def memory(b: Algebra, value: Value) -> Memory:
             return Memory(table, b.index(0), value.shape, (0,) * len(value.shape))
         return whole(b, b.constant_table(known), value.shape)
     own = _without_repeats(value.data) if value.data.size > DENSE_LIMIT else value.data
-    contents = b.allocate(value.dtype, max(own.size, 1))
-    _write_scalars(b, contents, b.index(0), Scalars(own, value.dtype))
+    contents = _stored(b, own, value.dtype)
     strides = (0 if n < m else s for n, m, s in zip(own.shape, value.shape, row_major(own.shape), strict=True))
     return Memory(contents, b.index(0), value.shape, tuple(strides))
+
+
+def _stored(b: Algebra, data: Nodes, dtype: str) -> Contents:
+    """A buffer that holds these values: written once where they are known, outside loops that do not change them."""
+    nodes = list(data.reshape(-1))
+    depth = b.home_depth(nodes)
+    key = ("memory of", dtype, *[node.number for node in nodes])
+    region = b.stack[depth]
+    while region is not None:
+        if key in region.table:
+            return region.table[key]
+        region = region.parent
+    with b.at_depth(depth) as home:
+        contents = home.table[key] = b.new_buffer(dtype, max(data.size, 1))
+        _write_scalars(b, contents, b.index(0), Scalars(data, dtype))
+    return contents
 
 
 def _without_repeats(data: Nodes) -> Nodes:
@@ -191,19 +211,29 @@ def contiguous(b: Algebra, value: Value) -> Memory:
 
 
 def for_loop(
-    b: Algebra, count: int, inits: Sequence[Node], body: Callable[[Node, list[Node]], Sequence[Node]], kind: str = "for"
+    b: Algebra,
+    count: int | Node,
+    inits: Sequence[Node],
+    body: Callable[[Node, list[Node]], Sequence[Node]],
+    kind: str = "for",
 ) -> list[Node]:
-    """A loop of a known number of turns; the body maps counter and variables to the next variables."""
-    if count == 0:
-        return list(inits)
-    if count == 1:
-        return list(body(b.index(0), list(inits)))
+    """A loop of a number of turns that is known, or found before it; the body maps counter and variables to the next.
+
+    A number that is found must be the same for all lanes and for all elements of a batch.
+    """
+    if not isinstance(count, Node) or count.op == "const":
+        turns = int(count.attr if isinstance(count, Node) else count)
+        if turns <= 0:
+            return list(inits)
+        if turns == 1:
+            return list(body(b.index(0), list(inits)))
+        count = b.index(turns)
     region = b.enter("loop")
     counter = b.variable("counter", INDEX)
     phis = [b.variable("phi", n.dtype) for n in inits]
     nexts = list(body(counter, phis))
     b.leave()
-    loop = Loop(kind, region, b.index(count), counter, None, None, phis, list(inits), nexts)
+    loop = Loop(kind, region, count, counter, None, None, phis, list(inits), nexts)
     loop.results = [b.variable("result", n.dtype) for n in inits]
     b.region.statements.append(loop)
     return list(loop.results)

@@ -125,16 +125,19 @@ class Chain:
         return kept
 
     def leverage(self) -> np.ndarray:
-        """Diagonal of the hat matrix J (J^T J)^-1 J^T over the data, (piece, row)."""
+        """Diagonal of the hat matrix J (J^T J)^-1 J^T over the data, (piece, row); NaN where J^T J is singular."""
         count, _, own, shared = self.sizes
-        normal = self.normal()
+        normal, unknown = self.normal(), np.full(self.by_own.shape[:2], np.nan)
         reduced = normal.reduced()
         if reduced is None:
-            return np.full(self.by_own.shape[:2], np.nan)
+            return unknown
         total = self.by_shared + self.by_own @ reduced.own_by_shared.reshape(count, own, shared)
-        taken = np.einsum("kri,kri->kr", total @ np.linalg.inv(reduced.matrix), total)
-        if own:
-            taken += np.einsum("kri,kri->kr", self.by_own @ normal.inverse_blocks(), self.by_own)
+        try:
+            taken = np.einsum("kri,kri->kr", total @ np.linalg.inv(reduced.matrix), total)
+            if own:
+                taken += np.einsum("kri,kri->kr", self.by_own @ normal.inverse_blocks(), self.by_own)
+        except np.linalg.LinAlgError:
+            return unknown
         return taken
 
 

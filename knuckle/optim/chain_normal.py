@@ -66,6 +66,8 @@ class ChainNormal:
             factor = self.factor
         except LinAlgError:
             return None
+        if not np.isfinite(factor).all():
+            return None
         solved = cho_solve_banded((factor, True), np.column_stack([gradient[size:], self.mixed]), check_finite=False)
         own, own_by_shared = -solved[:, 0], -solved[:, 1:]
         matrix = self.shared + self.mixed.T @ own_by_shared
@@ -85,7 +87,7 @@ class ChainNormal:
 
     def log_determinant(self) -> float:
         reduced = self.reduced()
-        if reduced is None:
+        if reduced is None or not np.isfinite(reduced.matrix).all():
             return np.nan
         own = 2 * np.sum(np.log(self.factor[0])) if len(self.mixed) else 0.0
         return float(own + np.linalg.slogdet(reduced.matrix)[1])

@@ -27,6 +27,9 @@ class Quadratic(NamedTuple):
         reduced = self.normal.reduced(self.gradient)
         if reduced is None:
             return -np.inf
-        shared = -np.linalg.solve(reduced.matrix, reduced.slope)
+        try:
+            shared = -np.linalg.solve(reduced.matrix, reduced.slope)
+        except np.linalg.LinAlgError:
+            return -np.inf
         best = np.concatenate([shared, reduced.own + reduced.own_by_shared @ shared])
         return -0.5 * (self.value + float(self.gradient @ best) + self.normal.log_determinant())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import tempfile
 import warnings
 import zipfile
 from contextlib import suppress
@@ -17,25 +18,39 @@ SETTINGS = "settings"
 
 
 def save(path: Path, state: State, settings: dict) -> bool:
-    """Write beside the old file, then put it in its place. A disk that refuses costs a warning, not the run."""
+    """Write beside the old file, then put it in its place. A disk that refuses costs a warning, not the run.
+
+    The file beside is new, of a name that nobody can foresee, and only its owner can read it.
+    """
     buffer = io.BytesIO()
     np.savez(buffer, **{SETTINGS: np.array(json.dumps(settings))}, **state)  # type: ignore[arg-type]
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    beside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
+        handle, beside = tempfile.mkstemp(suffix=".part", prefix=f".{path.name}.", dir=path.parent)
+        with open(handle, "wb") as file:
             file.write(buffer.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException as error:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            if beside is not None:
+                os.unlink(beside)
         if not isinstance(error, OSError):
             raise
         warnings.warn(f"the search goes on, but its state could not be saved to {path}: {error}", stacklevel=2)
         return False
     return True
+
+
+def saved_settings(path: Path) -> dict:
+    """The settings that a saved search belongs to; none where there is no such file, or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return json.loads(str(file[SETTINGS]))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return {}
 
 
 def load(path: Path, settings: dict) -> State:

@@ -22,6 +22,7 @@ class Status(StrEnum):
     INTERRUPTED = "interrupted"  # Ctrl-C
     STALLED = "stalled"  # no step lowers the value, yet no tolerance is met: rounding, a kink or a wrong derivative
     NON_FINITE_START = "non-finite start"  # value or derivative at the start is not a number
+    NUMERICAL_FAILURE = "numerical failure"  # linear algebra broke down, as where a simulation diverges
     WORKERS_LOST = "workers lost"  # no worker process or node is left to compute on
 
     @property

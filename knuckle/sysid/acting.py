@@ -14,7 +14,6 @@ from knuckle.model.model import State
 from knuckle.simulate import advance, begin
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.fit import Fit
-from knuckle.sysid.held_out import LEAST_SAMPLES, MOST_SAMPLES, PIECES
 from knuckle.sysid.timing import drive
 from knuckle.taps import CATALOGUE, OpenTaps
 
@@ -25,6 +24,8 @@ PARTS = {  # of the rows of some quantities
     "link/inertia": MOMENTS,
     "link/wrench": tuple(f"{what} {axis}" for what in ("torque", "force") for axis in AXES),
 }
+PIECES, MOST_SAMPLES = 6, 300  # segments (more where they are short), and samples of each
+LEAST_SAMPLES = 100  # of all of them
 MOST_SERIES = 12  # entries that are drawn
 
 

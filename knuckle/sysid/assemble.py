@@ -11,15 +11,18 @@ from knuckle.model.model import Model
 from knuckle.sysid import units
 from knuckle.sysid.check_rotation import check_quaternions
 from knuckle.sysid.check_values import check_wrapped
+from knuckle.sysid.columns import named_places
+from knuckle.sysid.currents import DriveGains
 from knuckle.sysid.draft import Draft
-from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE_PREFIX, body_names, dimensions, names_of
+from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE_PREFIX, dimensions, names_of
 from knuckle.sysid.findings import RecordingError, Report, listed
-from knuckle.sysid.match import Lexicon, Place, indexed, is_ignored, place, target_place
+from knuckle.sysid.match import Lexicon, Place, indexed, is_ignored, place
+from knuckle.sysid.mismatch import mismatch
 from knuckle.sysid.raw import Column, Run, Stream
 from knuckle.sysid.recording import Channel
 from knuckle.sysid.split import interpolated
 from knuckle.sysid.times import LONG_AGO, Clock, clock, in_order, pieces, without_duplicates
-from knuckle.sysid.words import is_derived, is_time, title_and_unit
+from knuckle.sysid.words import is_derived
 
 LATEST = 1e12  # times beyond this [s] are none
 ROW_NUMBERS = ("index", "row", "unnamed: 0", "1")
@@ -33,11 +36,12 @@ def drafts_of(
     ignore: Sequence[str],
     rate: float | None,
     report: Report,
-) -> list[Draft]:
-    """One draft for each stretch of a run in which time runs on."""
+    drive_gains: DriveGains = DriveGains(),
+) -> tuple[list[Draft], dict[str, Place]]:
+    """One draft for each stretch of a run in which time runs on, and where its columns belong."""
     for what, where, count, detail in run.notes:
         report.add(what, where, count, "note", detail, run.name)
-    places = _places(path, run, model, mapping, ignore, report)
+    places = drive_gains.applied(path, _places(path, run, model, mapping, ignore, report), model, run.name, report)
     streams = [s for s in run.streams if any(c.name in places and places[c.name].channel != "time" for c in s.columns)]
     if not streams:
         raise RecordingError(
@@ -60,7 +64,7 @@ def drafts_of(
         drafts.append(_merged(singles, report))
     if not drafts:
         raise RecordingError(path, f"fewer than two samples with a time in {run.name}")
-    return drafts
+    return drafts, places
 
 
 def _places(path: Path, run: Run, model: Model, mapping: Mapping[str, str], ignore: Sequence[str], report: Report):
@@ -68,18 +72,13 @@ def _places(path: Path, run: Run, model: Model, mapping: Mapping[str, str], igno
     lexicon = Lexicon(model)
     found: dict[str, Place] = {}
     waiting: list[Column] = []
+    given = named_places(path, run, mapping, lexicon)
     for column in run.columns:
         if is_ignored(column.name, ignore) or is_ignored(column.title, ignore):
             report.add("ignored", column.name, 1, "note", "as asked", run.name)
             continue
-        target = mapping.get(column.name, mapping.get(column.title))
-        if target is not None:
-            try:
-                given = target_place(target, lexicon)
-            except ValueError as error:
-                raise RecordingError(path, str(error), column.name) from error
-            unit = given.unit if given.unit is not None else title_and_unit(column.title)[1]
-            found[column.name] = Place(given.channel, given.entry, unit)
+        if column.name in given:
+            found[column.name] = given[column.name]
             continue
         own = place(column, lexicon)
         if own is None:
@@ -91,7 +90,7 @@ def _places(path: Path, run: Run, model: Model, mapping: Mapping[str, str], igno
     found |= counted
     lost = [c for c in waiting if c.name not in counted and not _needless(c, report, run)]
     if lost:
-        raise RecordingError(path, _mismatch(run, lost, model))
+        raise RecordingError(path, mismatch(run, lost, lexicon))
     _check_twice(path, found)
     for name, p in found.items():
         if p.guessed:
@@ -110,23 +109,6 @@ def _needless(column: Column, report: Report, run: Run) -> bool:
         report.add("row numbers", column.name, 1, "note", "not read", run.name)
         return True
     return False
-
-
-def _mismatch(run: Run, lost: Sequence[Column], model: Model) -> str:
-    first = lost[0]
-    kinds = {c.name: "text" if c.text else f"{c.values.shape[1]} wide" for c in lost if c.text or c.values.ndim == 2}
-    names = [f"{c.name} ({kinds[c.name]})" if c.name in kinds else c.name for c in lost]
-    timed = any(is_time(c.title) for c in run.columns)
-    example = f"q {(model.joint_names or ('joint',))[0]}" if timed else "time [s]"
-    return (
-        f"no place for {len(lost)} of {len(run.columns)} columns: {listed(names)}\n"
-        f"  columns found: {listed(c.name for c in run.columns)}\n"
-        f"  joints of the model: {listed(model.joint_names)} (nq = {model.nq}, nv = {model.nv})\n"
-        f"  actuators: {listed(model.actuators.names)}\n"
-        f"  links and frames: {listed(body_names(model))}\n"
-        f"  say what a column is with columns={{{first.name!r}: {example!r}}}, or leave it out with "
-        f"ignore=[{first.name!r}];\n  on the command line --column '{first.name}={example}' or --ignore '{first.name}'"
-    )
 
 
 def _check_twice(path: Path, found: Mapping[str, Place]) -> None:
@@ -151,7 +133,7 @@ def _points(found: dict[str, Place]) -> dict[str, Place]:
     result = {}
     for name, p in found.items():
         if p.channel.startswith(POSE_PREFIX) and p.channel not in turned:
-            p = Place(POINT_PREFIX + p.channel.removeprefix(POSE_PREFIX), p.entry, p.unit, p.guessed)
+            p = Place(POINT_PREFIX + p.channel.removeprefix(POSE_PREFIX), p.entry, p.unit, p.guessed, p.scale)
         result[name] = p
     return result
 
@@ -260,7 +242,7 @@ def _place_column(path, draft: Draft, column: Column, p: Place, values: np.ndarr
             raise RecordingError(
                 path, f"unit {p.unit!r} is none of {p.channel} {names[j]}; there are {known}", column.name
             )
-        block[:, j] = factor * values[:, source]
+        block[:, j] = factor * p.scale[source % len(p.scale)] * values[:, source]
         if p.unit:
             draft.units_known.add((p.channel, names[j]))
 

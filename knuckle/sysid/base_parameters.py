@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
-from knuckle.dynamics.rnea import rnea
+from knuckle.dynamics.regressor import carried_columns
 from knuckle.model.joints import retract
 from knuckle.model.model import Model
 from knuckle.native import jit
+from knuckle.sysid.entries import names_of
+from knuckle.sysid.regressors import regressors
 
 ENTRIES = ("m", "mx", "my", "mz", "Ixx", "Iyy", "Izz", "Ixy", "Ixz", "Iyz")  # moments about the link's origin
 ROWS, COLUMNS = np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])
@@ -38,12 +40,14 @@ class BaseParameters:
     leading: tuple[int, ...]
     unseen: tuple[int, ...]  # entries on which no force depends
     names: tuple[str, ...]  # of the entries
+    rotors: tuple[int, ...] = ()  # degrees of freedom whose rotor inertia (armature) is among the entries, at the end
 
     def __len__(self) -> int:
         return len(self.matrix)
 
     def __call__(self, model: Model) -> Float[Array, " base"]:
-        return jnp.asarray(self.matrix) @ inertial(model)
+        rotors = jnp.asarray(model.armature)[np.array(self.rotors, int)]
+        return jnp.asarray(self.matrix) @ jnp.concatenate([inertial(model), rotors])
 
     def words(self) -> list[str]:
         """Each combination as a sum, then what no force depends on."""
@@ -52,14 +56,22 @@ class BaseParameters:
         return rows + ([f"no force depends on {unseen}"] if unseen else [])
 
 
-def base_parameters(model: Model, samples: int = 60, seed: int = 0) -> BaseParameters:
+def base_parameters(
+    model: Model,
+    samples: int = 60,
+    seed: int = 0,
+    *,
+    joints: Sequence[int] | None = None,
+    rotors: Sequence[int] = (),
+) -> BaseParameters:
     """By QR of the regressor of inverse dynamics at random states (Gautier 1991); earlier links lead.
 
     Args:
         samples: random states; each gives as many equations as the model has degrees of freedom.
+        joints: degrees of freedom whose forces are known; all by default.
+        rotors: degrees of freedom whose rotor inertia counts as an entry too.
     """
-    with jax.enable_x64(True):
-        W = _regressor(model, samples, seed)
+    W = _regressor(model, samples, seed, joints, rotors)
     scale = np.linalg.norm(W, axis=0)
     seen = np.flatnonzero(scale > NOTHING * scale.max())
     _, R = np.linalg.qr(W[:, seen] / scale[seen])
@@ -72,30 +84,29 @@ def base_parameters(model: Model, samples: int = 60, seed: int = 0) -> BaseParam
     matrix[:, dependent] = solve_triangular(R[:count, :count], R[:count, count:])
     matrix[np.abs(matrix) < NOTHING] = 0.0
     names = tuple(f"{link}.{entry}" for link in model.topology.link_names for entry in ENTRIES)
+    names += tuple(f"{names_of(model, 'qd')[j]}.armature" for j in rotors)
     unseen = tuple(k for k in range(W.shape[1]) if k not in set(seen.tolist()))
-    return BaseParameters(matrix, tuple(independent.tolist()), unseen, names)
+    return BaseParameters(matrix, tuple(independent.tolist()), unseen, names, tuple(rotors))
 
 
-def _regressor(model: Model, samples: int, seed: int) -> np.ndarray:
-    """Derivatives of inverse dynamics by `inertial`, at random states."""
+def _regressor(
+    model: Model, samples: int, seed: int, joints: Sequence[int] | None, rotors: Sequence[int]
+) -> np.ndarray:
+    """Derivatives of inverse dynamics by `inertial` and rotor inertias, at random states."""
     rng = np.random.default_rng(seed)
     moves = rng.normal(size=(samples, 3, model.nv))
-    links = len(model.topology.link_names)
-
-    def with_inertial(pi):
-        mass, first, second = pi[:, 0], pi[:, 1:4], pi[:, 4:]
-        com = first / mass[:, None]
-        away = jnp.sum(com**2, axis=1)[:, None, None] * jnp.eye(3)[None] - com[:, :, None] * com[:, None, :]
-        moment = second - mass[:, None] * away[:, ROWS, COLUMNS]
-        return eqx.tree_at(lambda m: (m.inertia.mass, m.inertia.com, m.inertia.moment), model, (mass, com, moment))
-
-    def force(pi, move):
-        q = jnp.asarray(retract(model, jnp.asarray(model.reference), move[0]))
-        return rnea(with_inertial(pi.reshape(links, 10)), q, move[1], move[2])
-
-    heavy = np.tile(np.array([1.0, 0, 0, 0, 1, 1, 1, 0, 0, 0]), links)  # any body: forces are linear in it
-    slope = jit(lambda moves: jax.lax.map(lambda move: jax.jacfwd(force)(jnp.asarray(heavy), move), moves))
-    return np.asarray(slope(moves)).reshape(-1, 10 * links)
+    with jax.enable_x64(True):
+        step = jit(lambda moves: jax.lax.map(lambda move: retract(model, jnp.asarray(model.reference), move), moves))
+        q = np.asarray(step(moves[:, 0]))
+    W = np.zeros((samples, model.nv, 10 * len(model.link_names) + len(rotors)))
+    for dof, (columns, part) in enumerate(
+        zip(carried_columns(model), regressors(model, q, moves[:, 1], moves[:, 2]), strict=True)
+    ):
+        W[:, dof, columns] = part
+    for k, dof in enumerate(rotors):
+        W[:, dof, 10 * len(model.link_names) + k] = moves[:, 2, dof]
+    rows = list(range(model.nv)) if joints is None else list(joints)
+    return W[:, rows].reshape(-1, W.shape[2])
 
 
 def _sum(row: np.ndarray, lead: int, names: tuple[str, ...]) -> str:

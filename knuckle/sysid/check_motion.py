@@ -20,6 +20,7 @@ AGREES = 0.9  # correlation from which on a scale is believed
 FOREIGN = 0.5  # correlation below which a velocity is none of this joint
 LATE = 1.5  # samples from which on an offset is reported
 BETTER = 0.7  # an offset must leave less than this share of the residual
+CLOCKS = ((1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"), (1e3, "s"), (1e6, "s"), (1 / 60, "s"), (60.0, "min"))
 MANY_TURNS = 20 * np.pi  # an angle beyond this may be in degrees
 
 
@@ -142,12 +143,10 @@ def check_velocities(draft: Draft, report: Report) -> None:
     """Velocities of another sign or scale than their positions are left out; late ones are reported."""
     if "q" not in draft.values or "qd" not in draft.values:
         return
-    behind: list[Fit] = []
-    for j, v in pairs(draft):
-        x, speed = draft.entry("q", j), draft.entry("qd", v)
-        fit = compare(draft.time, x, speed) if x is not None and speed is not None else None
-        if fit is None:
-            continue
+    fits, behind = _fits(draft), list[Fit]()
+    if _check_clock(draft, list(fits.values()), report):
+        return
+    for v, fit in fits.items():
         why = _contradiction(fit)
         if why:
             draft.say(report, why[0], draft.place("qd", v), len(draft.time), "left out", why[1])
@@ -159,6 +158,31 @@ def check_velocities(draft: Draft, report: Report) -> None:
         samples = float(np.median([fit.samples for fit in behind]))
         detail = f"velocities come {late(lag, samples)} positions; {to_shift('qd', lag)}"
         draft.say(report, "clock offset", "qd", len(behind), "suspect", detail)
+
+
+def _fits(draft: Draft) -> dict[int, Fit]:
+    """How velocities and positions compare, by degree of freedom, where enough moves to tell."""
+    measured = [(v, draft.entry("q", j), draft.entry("qd", v)) for j, v in pairs(draft)]
+    tried = {v: compare(draft.time, x, speed) for v, x, speed in measured if x is not None and speed is not None}
+    return {v: fit for v, fit in tried.items() if fit is not None}
+
+
+def _check_clock(draft: Draft, fits: Sequence[Fit], report: Report) -> bool:
+    """Whether all positions move slower or faster than velocities say by the ratio of two units of time."""
+    scales = [abs(fit.scale) for fit in fits if fit.agreement > AGREES]
+    if not scales or len(scales) < 0.5 * len(fits) or max(scales) > 1.5 * min(scales):
+        return False
+    scale = float(np.median(scales))
+    unit = next((unit for ratio, unit in CLOCKS if _near(scale, ratio)), None)
+    if unit is None:
+        return False
+    faster = "slower" if scale < 1 else "faster"
+    detail = (
+        f"positions move {max(scale, 1 / scale):.4g} times {faster} than all velocities say: stamps look like {unit}; "
+        f"--column 'NAME=time [{unit}]' says so, NAME being the column of times"
+    )
+    draft.say(report, "time unit", "time", len(draft.time), "suspect", detail)
+    return True
 
 
 def late(lag: float, samples: float) -> str:

@@ -10,7 +10,7 @@ from knuckle.sysid.entries import quaternion_starts
 from knuckle.sysid.findings import Report
 from knuckle.sysid.split import quaternions
 
-OFF = 1e-6  # a norm that differs more from 1 is mended and reported
+OFF = 1e-6  # a norm that differs more from 1 is repaired and reported
 BROKEN = 0.5  # and one that differs more than this is no quaternion
 AGREES, BETTER = 0.9, 0.1  # correlation of rates, and by how much one reading must beat the other
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
 import numpy as np
 from scipy.signal import savgol_filter
 
-from knuckle.dynamics import rnea
 from knuckle.model.model import Model
 from knuckle.sysid.check_motion import BETTER, LATE, late, pairs, to_shift
 from knuckle.sysid.compare import even
 from knuckle.sysid.draft import Draft
+from knuckle.sysid.effort_delay import find_delay
 from knuckle.sysid.findings import Report
 
 UNEXPLAINED = 0.1  # share of the torques' variance that the motion may leave unexplained
+WORTH, SHORTEST = 0.8, 0.004  # [s]; share of the residual that an offset by rigid bodies must fall below
 AGREED = 0.3  # share of an offset by which what smoothings of different width say of it may differ
 PLENTY = 15  # samples per column of the regression
 MOST_OFFSET = 0.1  # [s]
 WINDOWS = (0.06, 0.12, 0.24)  # over which motion and forces are smoothed [s]: noisy logs need long ones
 MOST_JOINTS, MOST_ROWS = 12, 500
+MOST_RIGID = 16  # joints: regressors of more take too much memory
+MOSTLY = 0.9  # share of the samples that must be measured
 
 
 class Offset(NamedTuple):
@@ -63,9 +63,9 @@ def check_torques(draft: Draft, report: Report) -> None:
     """Torques and controls that explain the motion better at another time are reported with that time.
 
     Rigid-body torques are linear in masses, first and second moments, whatever these are: forces are regressed on that
-    and on friction. Where the model cannot say (bodies that float, loops, joints that were not measured), the columns
-    are accelerations, velocities, sines and cosines of all joints, which hold the torques of one joint, and much of
-    those of several.
+    and on friction (`effort_delay`). Where the model cannot say (bodies that float, loops, joints that were not
+    measured), the columns are accelerations, velocities, sines and cosines of all joints, which hold the torques of one
+    joint, and much of those of several.
     """
     for channel in ("tau", "control"):
         found = _offset(draft, channel) if channel in draft.values and "q" in draft.values else None
@@ -81,8 +81,32 @@ def check_torques(draft: Draft, report: Report) -> None:
 def _offset(draft: Draft, channel: str) -> Offset | None:
     if channel == "control" and np.any(np.asarray(draft.model.actuators.bias)[:, 1:]):
         return None  # a servo's control is a position
-    joints = [j for j, _ in pairs(draft) if draft.entry("q", j) is not None][:MOST_JOINTS]
-    dofs, forces = forces_on_joints(draft, channel)
+    joints = [j for j, _ in pairs(draft) if draft.entry("q", j) is not None]
+    if model_says(draft.model, joints) and len(joints) <= MOST_RIGID:
+        return _by_rigid_bodies(draft, channel)
+    return _by_any_columns(draft, channel, joints[:MOST_JOINTS])
+
+
+def _by_rigid_bodies(draft: Draft, channel: str) -> Offset | None:
+    """By the regression of forces on the motion of rigid bodies, to the nearest sample."""
+    recording = draft.finished()
+    if channel == "control" and "tau" in recording.channels:
+        recording = recording.replace(tau=None)
+    try:
+        found = find_delay(draft.model, recording)
+    except ValueError:
+        return None  # too short, or forces that are none of the joints
+    if found is None:
+        return None
+    samples = round(found.seconds / recording.period)
+    small = abs(samples) <= LATE or abs(found.seconds) < SHORTEST
+    if small or found.share > WORTH or found.unexplained > UNEXPLAINED:
+        return None
+    return Offset(samples * recording.period, float(samples), found.share)
+
+
+def _by_any_columns(draft: Draft, channel: str, joints: list[int]) -> Offset | None:
+    _, forces = forces_on_joints(draft, channel)
     if not joints or not forces:
         return None
     spaced = even(draft.time, *(draft.values["q"][:, j] for j in joints), *forces)
@@ -90,7 +114,7 @@ def _offset(draft: Draft, channel: str) -> Offset | None:
         return None
     dt, signals = spaced
     lags = np.arange(-_most(dt, len(signals[0])), _most(dt, len(signals[0])) + 1)
-    curves = [_unexplained(draft.model, joints, dofs, np.array(signals), dt, window, lags) for window in WINDOWS]
+    curves = [_unexplained(len(joints), np.array(signals), dt, window, lags) for window in WINDOWS]
     explaining = [curve for curve in curves if curve is not None and curve.min() < UNEXPLAINED]
     if not explaining:
         return None
@@ -108,19 +132,15 @@ def _most(dt: float, length: int) -> int:
     return int(min(round(MOST_OFFSET / dt), 80, length // 8))
 
 
-def _unexplained(model: Model, joints, dofs, signals: np.ndarray, dt: float, window: float, lags) -> np.ndarray | None:
+def _unexplained(joints: int, signals: np.ndarray, dt: float, window: float, lags) -> np.ndarray | None:
     """Share of the forces' variance that the motion leaves, for each lag; None where there are too few samples."""
-    q, forces, most = signals[: len(joints)], signals[len(joints) :], int(lags[-1])
+    q, forces, most = signals[:joints], signals[joints:], int(lags[-1])
     motion = Motion(*(smoothed(q, dt, window, k) for k in range(3)))
-    forces = smoothed(forces, dt, window)
     rows = np.unique(np.linspace(most, q.shape[1] - most - 1, MOST_ROWS).astype(int))
-    if model_says(model, joints):
-        regressions = [_rigid(model, motion, rows, dofs, forces)]
-    else:
-        columns = _any_columns(motion)[rows][:, None]
-        regressions = [Regression(rows, columns, force[:, None]) for force in forces]
-    if most < 3 or any(len(rows) * r.forces.shape[1] < PLENTY * r.columns.shape[-1] for r in regressions):
+    columns = _any_columns(motion)[rows][:, None]
+    if most < 3 or len(rows) < PLENTY * columns.shape[-1]:
         return None
+    regressions = [Regression(rows, columns, force[:, None]) for force in smoothed(forces, dt, window)]
     return np.mean([r.unexplained(lags) for r in regressions], axis=0)
 
 
@@ -132,8 +152,18 @@ def forces_on_joints(draft: Draft, channel: str) -> tuple[list[int], list[np.nda
         values = np.zeros((len(values), draft.model.nv))
         for actuator, dof, gear in zip(actuators.entry_actuator, actuators.entry_dof, actuators.gear, strict=True):
             values[:, dof] += gear * gained[:, actuator]
+    values = np.stack([filled(x) for x in values.T], axis=1) if values.shape[1] else values
     pushed = [k for k in range(values.shape[1]) if np.isfinite(values[:, k]).all() and np.ptp(values[:, k]) > 0]
     return pushed, [values[:, k] for k in pushed]
+
+
+def filled(x: np.ndarray) -> np.ndarray:
+    """With holes interpolated, if they are few."""
+    good = np.isfinite(x)
+    if good.all() or good.mean() < MOSTLY:
+        return x
+    at = np.arange(len(x))
+    return np.interp(at, at[good], x[good])
 
 
 def smoothed(x: np.ndarray, dt: float, window: float, derivative: int = 0) -> np.ndarray:
@@ -148,44 +178,6 @@ def _deviation(forces: np.ndarray) -> np.ndarray:
 
 def model_says(model: Model, joints: list[int]) -> bool:
     return model.nq == model.nv == len(joints) and not len(model.equalities.torque_scale)
-
-
-def _rigid(model: Model, motion: Motion, rows: np.ndarray, dofs: list[int], forces: np.ndarray) -> Regression:
-    """Columns of inverse dynamics by masses, first and second moments of all links, and of friction of each joint."""
-    q, qd, qdd = (x[:, rows].T for x in motion)
-    directions = np.eye(10 * len(model.link_names))
-    with jax.enable_x64(True):
-        at = [np.repeat(x, len(directions), axis=0) for x in (q, qd, qdd)]
-        changes = np.asarray(_changes()(model, np.tile(directions, (len(q), 1)), *at))
-    bodies = changes.reshape(len(q), len(directions), model.nv).swapaxes(1, 2)[:, dofs]
-    own = np.stack([qdd, qd, np.tanh(qd / (0.1 * _deviation(qd))), np.ones_like(q), q], axis=-1)[:, dofs]
-    friction = np.einsum("tjc,jk->tjkc", own, np.eye(len(dofs))).reshape(len(q), len(dofs), -1)
-    return Regression(rows, np.concatenate([bodies, friction], axis=-1), forces.T)
-
-
-@cache
-def _changes():
-    """Change of a model's joint forces by one of its numbers at many motions, as native code made once a mechanism."""
-    from knuckle import native
-
-    def change(model: Model, direction, q, qd, qdd):
-        body = model.inertia
-        parts = (body.mass, body.com, body.moment)
-        tangents = [t.reshape(p.shape) for p, t in zip(parts, _split(direction, len(model.link_names)), strict=True)]
-
-        def forces(mass, com, moment):
-            changed = eqx.tree_at(
-                lambda m: (m.inertia.mass, m.inertia.com, m.inertia.moment), model, (mass, com, moment)
-            )
-            return rnea(changed, q, qd, qdd)
-
-        return jax.jvp(forces, parts, tuple(tangents))[1]
-
-    return native.vmap(change, in_axes=(None, 0, 0, 0, 0))
-
-
-def _split(direction, links: int):
-    return direction[:links], direction[links : 4 * links], direction[4 * links :]
 
 
 def _any_columns(motion: Motion) -> np.ndarray:

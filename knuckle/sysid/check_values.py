@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from knuckle.sysid.absurd import absurd
 from knuckle.sysid.draft import Draft
 from knuckle.sysid.drives import drives
 from knuckle.sysid.entries import dimensions, single_joints
@@ -11,10 +12,9 @@ from knuckle.sysid.findings import Report
 from knuckle.sysid.recording import gaps
 
 TURN = 2 * np.pi
-SPIKE = 30.0  # steps this many times the 99th percentile, there and back, are a spike
 JUMP = 20.0  # and one that stays is a jump
 LEAST_JUMP = 0.3  # [rad or m]
-STUCK = 10  # samples
+OUTLIER = 100.0  # times the 98th percentile of the values of a force that are not 0
 MOVING = ("q", "qd", "pose", "point")
 
 
@@ -38,6 +38,36 @@ def check_finite(draft: Draft, report: Report) -> None:
                     f"NaN, infinite or empty; first at {first:.6g} s",
                 )
             values[bad, j] = np.nan
+
+
+def check_absurd(draft: Draft, report: Report) -> None:
+    """Finite values that nothing measures, and outliers of forces and channels of one's own, which spikes leave out."""
+    for channel, values in draft.values.items():
+        for j in range(values.shape[1]):
+            x = values[:, j]
+            bad = absurd(channel, x)
+            if bad.any():
+                _leave_out(draft, report, "absurd values", channel, j, bad)
+            if channel.split("/")[0] not in MOVING:
+                _check_outliers(draft, report, channel, j)
+
+
+def _check_outliers(draft: Draft, report: Report, channel: str, j: int) -> None:
+    x = draft.values[channel][:, j]
+    size = np.abs(x[np.isfinite(x) & (x != 0)])
+    if len(size) < 20:
+        return
+    far = np.abs(x) > OUTLIER * np.percentile(size, 98)
+    if 0 < far.sum() <= 0.01 * len(x):
+        _leave_out(draft, report, "outliers", channel, j, far)
+
+
+def _leave_out(draft: Draft, report: Report, what: str, channel: str, j: int, bad: np.ndarray) -> None:
+    x, first = draft.values[channel][:, j], int(np.argmax(bad))
+    others = float(np.nanmax(np.where(bad, np.nan, np.abs(x)), initial=0.0))
+    detail = f"first at {draft.time[first]:.6g} s: {x[first]:.4g}; others are at most {others:.4g}"
+    draft.say(report, what, draft.place(channel, j), int(bad.sum()), "left out", detail)
+    x[bad] = np.nan
 
 
 def check_wrapped(draft: Draft, report: Report) -> None:
@@ -76,26 +106,6 @@ def _speeds_fit(speed: np.ndarray, step: np.ndarray, t: np.ndarray) -> bool:
     return float(np.median(off)) < 0.3 and float(np.mean(off < 1.0)) > 0.9
 
 
-def check_spikes(draft: Draft, report: Report) -> None:
-    """Single samples far away from both neighbours, which agree with each other."""
-    for channel in (key for key in draft.values if key.split("/")[0] in MOVING):
-        for j in range(draft.values[channel].shape[1]):
-            x = draft.values[channel][:, j]
-            good = np.flatnonzero(np.isfinite(x))
-            if len(good) < 20:
-                continue
-            steps = np.diff(x[good])
-            usual = np.percentile(np.abs(steps), 99)
-            usual = usual if usual > 0 else np.percentile(np.abs(steps[steps != 0]), 50) if steps.any() else 0.0
-            out, back = steps[:-1], steps[1:]
-            spike = (np.minimum(np.abs(out), np.abs(back)) > SPIKE * usual) & (np.abs(out + back) < 3 * usual)
-            hits = good[1:-1][spike & (usual > 0) & (out * back < 0)]
-            if 0 < len(hits) <= 0.01 * len(good):
-                detail = f"first at {draft.time[hits[0]]:.6g} s: {x[hits[0]]:.4g} beside {x[hits[0] - 1]:.4g}"
-                draft.say(report, "spikes", draft.place(channel, j), len(hits), "left out", detail)
-                x[hits] = np.nan
-
-
 def jumps(draft: Draft, report: Report) -> list[int]:
     """Samples at which positions stand elsewhere although time went on: a reset that the times do not show."""
     cuts: set[int] = set()
@@ -116,43 +126,3 @@ def jumps(draft: Draft, report: Report) -> list[int]:
             draft.say(report, "jumps", draft.place("q", j), len(hits), "repaired", detail)
             cuts |= set(hits)
     return sorted(cuts)
-
-
-def check_frozen(draft: Draft, report: Report) -> None:
-    """Channels that never change while others do, and stretches that repeat one value and then leap."""
-    for channel, values in draft.values.items():
-        for j in range(values.shape[1]):
-            x = values[:, j]
-            good = np.flatnonzero(np.isfinite(x))
-            if len(good) < 2 * STUCK:
-                continue
-            y = x[good]
-            if np.ptp(y) == 0:
-                detail = f"{y[0]:.6g} in every sample"
-                usual = y[0] == 0 or channel in ("qd", "control")
-                draft.say(report, "constant", draft.place(channel, j), len(y), "note" if usual else "suspect", detail)
-            elif channel.split("/")[0] in (*MOVING, "tau"):
-                _check_stuck(draft, report, channel, j, good)
-
-
-def _check_stuck(draft: Draft, report: Report, channel: str, j: int, good: np.ndarray) -> None:
-    y = draft.values[channel][good, j]
-    step = np.diff(y)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], step == 0, [False]]).astype(int)))
-    starts, stops = edges[::2], edges[1::2]  # y[start] to y[stop] are equal
-    moving = step != 0
-    if np.mean(moving) < 0.5:
-        return  # a coarse sensor, or a mechanism at rest
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        before = np.abs(step[max(start - STUCK, 0) : start])
-        if stop - start < STUCK or len(before) < 3 or stop >= len(step):
-            continue
-        leap = abs(step[stop])
-        if leap > 4 * before.max() or (np.median(before) > 0 and leap > 0.5 * (stop - start) * np.median(before)):
-            place, t = draft.place(channel, j), draft.time[good[start]]
-            detail = f"{y[start]:.6g} from {t:.6g} s to {draft.time[good[stop]]:.6g} s, then a leap of {step[stop]:.4g}"
-            if channel == "tau":
-                draft.say(report, "frozen", place, stop - start, "suspect", detail)
-            else:
-                draft.say(report, "frozen", place, stop - start, "left out", detail)
-                draft.values[channel][good[start + 1 : stop + 1], j] = np.nan

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from knuckle.sysid.files import LIMIT
 from knuckle.sysid.findings import RecordingError
+from knuckle.sysid.raw import LIMIT
 from knuckle.sysid.read_npz import arrays_of
 from knuckle.sysid.recording import Channel, Recording
 
@@ -50,6 +50,25 @@ SETS = {
         (
             ("measured.npz", "d3a77844a6440354d2be2b9a18aa95d4cdca1a43db6bc97e7631db3e4c7ff6b1"),
             ("system_identification.txt", "46eb281078d8642ac46ff1292a78eecb0807de838afaad98f1d0379580fd33a5"),
+        ),
+    ),
+    "ur10e": Dataset(
+        "ur10e",
+        "10 logs of a UR10e arm: positions, velocities, and efforts from motor currents",
+        "Mamedov and Mikhel: Practical aspects of model-based collision detection (2020), data of Innopolis University "
+        "published with their code for dynamic calibration, converted to CSV; no licence is stated",
+        (
+            ("20_01_17-p1.csv", "747c9092712c9132fc09e6d9422002f50a53b79357c88f4fb357493b7665762d"),
+            ("20_01_17-p2.csv", "95a999b8422717d36d3a69d493c088cbc9483854fa3f1e0bdde16ba7a0306a22"),
+            ("20_01_17-p3.csv", "c7ed82b49f108f7167c70331c6c790dc8db398de7cbd8b36b7a6fa796502f58e"),
+            ("20_01_22-joint_2.csv", "ba3a27f67d4b82f77cd921a00e0143c01fa3a0b31f178bb7d6c3b0d7208c5501"),
+            ("20_02_05-20sec_12harm.csv", "35d7d6ba034f99b17abab6e0018c23d4397affae25d381621de588a1911c0b4a"),
+            ("20_02_06-20sec_5harm.csv", "10bc477620c157b322c2a4624c49d2659b08d10f565127ac541d7a695c442154"),
+            ("20_02_10-30sec_12harm.csv", "abb3e5c0a801e3bbb193a8df72fb0f60d8b228eedeca95ade63e01ca197a13a8"),
+            ("20_02_12-40sec_12harm.csv", "bf2434805b72a4d5b254657f7ee175ccff8f0edc99fb22c6671ea4f6a891d9f4"),
+            ("20_02_19_14harm50sec.csv", "8b3f4ab71732023e8c6cf20a857fe5299c02e55dd6c1db339ca71e3d31529373"),
+            ("20_02_19_14harm50secLoad.csv", "8b8165c32c2db3e94413f475264c99422311aa5ffa0a6394cd36ce25e285107d"),
+            ("ur10e.urdf", "0d2abc6ebc70725c691a35aa6c2d03fd6e8158017a1b7da7a10a3ef52de7b821"),
         ),
     ),
     "contactnets_cube": Dataset(

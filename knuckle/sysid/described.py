@@ -12,6 +12,7 @@ from knuckle.model.model import Model
 from knuckle.sysid.fit import Fit
 
 FRICTION = "contact.friction"
+LAW = "friction with load dependence, Stribeck's curve, pre-sliding or a constant torque"
 
 
 def with_contact_friction(fit: Fit) -> Model:
@@ -21,7 +22,7 @@ def with_contact_friction(fit: Fit) -> Model:
     """
     shapes = _rubbing(fit)
     if not shapes:
-        return fit.model
+        return fit.plain_model
     assert fit.contact is not None
     friction = np.array(fit.model.geometry.friction, float)
     friction[shapes, 0] = np.ravel(fit.contact.friction)[0]  # pyright: ignore[reportAttributeAccessIssue]
@@ -30,6 +31,8 @@ def with_contact_friction(fit: Fit) -> Model:
 
 def lacking(fit: Fit, *, friction: bool) -> list[str]:
     """What was fitted and is not among the parameters of a robot, by name; `friction`: that of contacts is written."""
+    if fit.regression is not None:
+        return [] if fit.blueprint is None else [LAW]
     held = {FRICTION} if friction and _rubbing(fit) else set()
     contact = [p.name for p in fit.parameters if p.of_contact and p.name not in held]
     instruments = dict.fromkeys(label.partition("[")[0] for label in fit.simulator.instruments.labels)
@@ -38,9 +41,11 @@ def lacking(fit: Fit, *, friction: bool) -> list[str]:
 
 
 def lacking_in_words(file: str, names: Sequence[str]) -> str:
+    if list(names) == [LAW]:
+        return f"{file} has Coulomb friction at the mean load in place of {LAW}, which is in model.knuckle"
     return (
-        f"{file} has the parameters of the robot only, without {', '.join(names)}: networks and contact are in "
-        "model.knuckle, and all fitted numbers in fit.json"
+        f"{file} has the parameters of the robot only, without {', '.join(names)}: networks, contact, "
+        "offsets, gains and delays are in model.knuckle, and all fitted numbers in fit.json"
     )
 
 

@@ -73,6 +73,12 @@ def dimensions(model: Model, channel: str) -> tuple[str, ...]:
     return tuple(d for kind in model.topology.kind for d in kinds[kind])
 
 
+def unit_at(unit: str, dimension: str) -> str:
+    """The unit where something turns or slides: `N m or N` is N m at an angle and N at a length."""
+    turning, _, sliding = unit.partition(" or ")
+    return sliding if sliding and dimension == "length" else turning
+
+
 def single_joints(model: Model) -> list[tuple[str, int, int]]:
     """Name, coordinate and degree of freedom of each joint that has one of each."""
     topology = model.topology

@@ -71,6 +71,8 @@ def excite(
         speed: largest joint speed [rad/s or m/s]; by default what the model states.
         margin: share of each range of position, speed and control that is left free. highest: frequency [Hz].
     """
+    if fit.regression is not None:
+        raise ValueError(f'excite: this fit is a {fit.method}; the next experiment needs loss="multiple shooting"')
     with jax.enable_x64(True):
         motions = Motions(fit, seconds, start, speed, margin, highest)
         search = _Search(fit, motions, np.random.default_rng(seed))

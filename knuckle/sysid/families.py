@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.model.model import Model
+from knuckle.sysid.entries import dimensions, unit_at
 
 Kind = Literal["positive", "zero or more", "any", "moments"]
 ROWS, COLUMNS = np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])
@@ -121,6 +122,19 @@ def places(model: Model, name: str, family: Family) -> dict[str, Any]:
         return {f"{actuator}.{name}": (i, 0) if constant else i for i, actuator in enumerate(model.actuators.names)}
     starts, stops = topology.v_start, topology.v_stop
     return {f"{joint}.{name}": slice(int(starts[i]), int(stops[i])) for i, joint in enumerate(topology.joint_names)}
+
+
+def units(model: Model, family: Family, place: Any, count: int) -> tuple[str, ...]:
+    """The unit of each entry of a parameter, by whether its joint turns or slides there."""
+    kinds = dimensions(model, "tau")
+    if family.owner == "dof":
+        return tuple(unit_at(family.unit, kind) for kind in kinds[place])
+    if family.owner == "actuator":
+        actuator = place[0] if isinstance(place, tuple) else place
+        acts = model.actuators
+        moved = [kinds[dof] for dof, k in zip(acts.entry_dof, acts.entry_actuator, strict=True) if k == actuator]
+        return (unit_at(family.unit, moved[0] if moved else "angle"),) * count
+    return (family.unit,) * count
 
 
 def servo_gains(model: Model) -> dict[str, tuple[Family, int]]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from knuckle.sysid.findings import RecordingError
+from knuckle.sysid.raw import LIMIT, check_size
 from knuckle.sysid.read_npz import arrays_of
 from knuckle.sysid.recording import Channel, Recording
 
 MARK = "knuckle recording 1"
-LIMIT = 4 << 30
 
 
 def save(recording: Recording, path: str | Path) -> Path:
@@ -71,7 +71,7 @@ def load_saved(path: str | Path, max_bytes: int = LIMIT) -> Recording:
     """A recording that `save` wrote."""
     path = Path(path)
     try:
-        return _load_npz(path, max_bytes) if path.suffix == ".npz" else _load_csv(path)
+        return _load_npz(path, max_bytes) if path.suffix == ".npz" else _load_csv(path, max_bytes)
     except RecordingError:
         raise
     except Exception as error:
@@ -88,7 +88,8 @@ def _load_npz(path: Path, max_bytes: int) -> Recording:
     return Recording(arrays["time"], channels, head["name"], head["source"])
 
 
-def _load_csv(path: Path) -> Recording:
+def _load_csv(path: Path, max_bytes: int) -> Recording:
+    check_size(path, path.stat().st_size, max_bytes)
     with path.open(newline="", encoding="utf-8") as file:
         first = file.readline()
         head = json.loads(first.removeprefix(f"# {MARK} "))

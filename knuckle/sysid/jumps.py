@@ -42,4 +42,4 @@ def jumps_in_words(objective: Objective, x: np.ndarray) -> list[str]:
     if not beginning_anew(objective, x) > SURE:
         return []
     seconds = (objective.shots.samples - 1) * objective.shots.period
-    return [f"pieces of {seconds:.2g} s begin off where the last ended, by more than noise explains"]
+    return [f"segments of {seconds:.2g} s do not begin where the last one ended, by more than noise explains"]

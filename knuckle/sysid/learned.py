@@ -10,6 +10,7 @@ import numpy as np
 
 from knuckle.model.model import Model
 from knuckle.sysid.acting import Acted, Series, acting
+from knuckle.sysid.entries import dimensions, unit_at
 from knuckle.sysid.fit import Fit
 from knuckle.tap_list import list_taps
 from knuckle.taps import CATALOGUE, Augment
@@ -20,9 +21,11 @@ RANGE = (1.0, 99.0)  # percent of the recorded values that a curve spans
 
 
 class Curve(NamedTuple):
-    """Output of a network at one joint against that joint's own velocity, other joints at rest."""
+    """Output of a network at one joint against that joint's own velocity, other joints stationary."""
 
     joint: str
+    unit: str  # of the output
+    speed_unit: str
     speed: np.ndarray
     output: np.ndarray  # at the coordinates in the middle of the recorded ones
     lowest: np.ndarray  # over the recorded coordinates
@@ -63,7 +66,7 @@ def added_shape(model: Model, tap: str, shape: tuple[int, ...]) -> tuple[int, ..
 def _of(fit: Fit, tap: str, augment: Augment, acted: Acted) -> Learned:
     count = sum(int(np.size(leaf)) for leaf in jax.tree.leaves((augment.weights, augment.gain)))
     names = type(augment.network).__name__, augment.mode, augment.inputs
-    about = (tap, *names, count, CATALOGUE[tap].unit, *acted[:4])
+    about = (tap, *names, count, unit_of_tap(fit.model, tap), *acted[:4])
     of_state = set(augment.inputs) <= {"q", "qd"} and not augment.is_recurrent
     if not of_state or CATALOGUE[tap].axis != "dof" or augment.rows is not None:
         return Learned(*about, [], acted.series)
@@ -75,10 +78,17 @@ def _of(fit: Fit, tap: str, augment: Augment, acted: Acted) -> Learned:
         y = y if augment.gain is None else augment.gain * y
         return y.reshape(-1)
 
-    return Learned(*about, _curves(fit, jax.jit(jax.vmap(output)), *visited(fit)), [])
+    return Learned(*about, _curves(fit, CATALOGUE[tap].unit, jax.jit(jax.vmap(output)), *visited(fit)), [])
 
 
-def _curves(fit: Fit, outputs, q: np.ndarray, qd: np.ndarray) -> list[Curve]:
+def unit_of_tap(model: Model, tap: str) -> str:
+    """The unit of a quantity: at joints that all turn, or all slide, that of these."""
+    kinds = set(dimensions(model, "qd"))
+    unit = CATALOGUE[tap].unit
+    return " and ".join(dict.fromkeys(unit_at(unit, kind) for kind in sorted(kinds))) if " or " in unit else unit
+
+
+def _curves(fit: Fit, unit: str, outputs, q: np.ndarray, qd: np.ndarray) -> list[Curve]:
     topology, found = fit.model.topology, []
     places = q[np.linspace(0, len(q) - 1, min(len(q), 25)).astype(int)]
     middle = q[np.argmin(np.sum((q - np.median(q, axis=0)) ** 2, axis=1))]
@@ -91,7 +101,9 @@ def _curves(fit: Fit, outputs, q: np.ndarray, qd: np.ndarray) -> list[Curve]:
         link = int(topology.dof_link[k])
         several = int(topology.v_stop[link]) - int(topology.v_start[link]) > 1
         name = topology.joint_names[link] + (f"[{k - int(topology.v_start[link])}]" if several else "")
-        found.append(Curve(name, speed, over[0], over.min(axis=0), over.max(axis=0)))
+        kind = dimensions(fit.model, "qd")[k]
+        units = unit_at(unit, kind), unit_at("rad/s or m/s", kind)
+        found.append(Curve(name, *units, speed, over[0], over.min(axis=0), over.max(axis=0)))
     return found
 
 

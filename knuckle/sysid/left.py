@@ -32,10 +32,10 @@ def not_noise(residuals: np.ndarray) -> float | None:
 
 
 def what_is_missing(residuals: Mapping[str, np.ndarray]) -> list[str]:
-    """In words, channels of which more is left than noise."""
+    """In words, channels whose residuals are more than noise."""
     found = {key: not_noise(part) for key, part in residuals.items()}
     return [
-        f"what is left of {key} is not noise: neighbouring samples correlate by {correlation:.2f}"
+        f"residuals of {key} are autocorrelated: neighbouring samples correlate by {correlation:.2f}"
         for key, correlation in found.items()
         if correlation is not None
     ]

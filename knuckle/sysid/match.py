@@ -25,6 +25,7 @@ from knuckle.sysid.words import (
 )
 
 SPECIAL = ("time", "episode")
+CURRENT = "current"  # of motors [A]: becomes "tau" by drive gains
 Words = tuple[str, ...]
 
 
@@ -36,6 +37,7 @@ class Place:
     entry: str | None
     unit: str | None = None
     guessed: str = ""  # how, if not by the full name
+    scale: tuple[float, ...] = (1.0,)  # to the channel's quantity, one or one per entry: N m/A of currents
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,10 @@ class Lexicon:
         self.model = model
         self.own = set(tokens(model.name))
         self.names = {channel: names_of(model, channel) for channel in CHANNELS}
+        self.names[CURRENT] = self.names["tau"]
         self.bodies = [(tokens(body), body) for body in body_names(model)]
         self.bodies = sorted((b for b in self.bodies if b[0]), key=lambda b: -len(b[0]))
-        self.spellings = [s for channel in CHANNELS for s in self._spellings(channel) if s.words]
+        self.spellings = [s for channel in self.names for s in self._spellings(channel) if s.words]
 
     def _spellings(self, channel: str) -> list[Spelling]:
         """The words of an entry; also without the first words, if all entries share them; a control by its joint."""
@@ -194,7 +197,7 @@ def pose_part(words: Sequence[str]) -> str | None:
 def _only_entry(words: Words, lexicon: Lexicon) -> Place | None:
     """`velocity` of a model with one joint, or `u` of one with one actuator."""
     channel = channel_of(words)
-    names = lexicon.names[channel] if channel else ()
+    names = lexicon.names[channel] if channel and words != ("i",) else ()  # i alone counts rows
     return Place(channel or "", names[0], guessed="the only one there is") if len(names) == 1 else None
 
 
@@ -215,28 +218,48 @@ def _block(words: Words, column: Column, lexicon: Lexicon) -> Place | None:
 
 def indexed(columns: Sequence[Column], lexicon: Lexicon) -> dict[str, Place]:
     """Columns such as q1, q2 or tau[0], which count joints or actuators in the model's order, from 0 or from 1."""
-    counted: dict[str, dict[int, tuple[Column, str | None]]] = {}
+    groups: dict[str, list[Column]] = {}
     for column in columns:
-        title, unit = title_and_unit(column.title)
-        words = tokens(title)
-        numbers = [word for word in words if word.isdigit()]
-        if column.text or column.values.ndim != 1 or len(numbers) != 1 or len(numbers[0]) > 4:
-            continue
+        words = tokens(title_and_unit(column.title)[0])
         channel = channel_of(tuple(word for word in words if not word.isdigit()))
         if channel == "" and any(word in FILLERS for word in words):
             channel = "q"
-        if channel:
-            counted.setdefault(channel, {})[int(numbers[0])] = (column, unit)
-    singles = tuple(name for name, _, _ in single_joints(lexicon.model))
+        if channel and _number(column) is not None:
+            groups.setdefault(channel, []).append(column)
     found = {}
-    for channel, group in counted.items():
-        for names in (lexicon.names[channel], () if channel == "control" else singles):
-            first = min(group)
-            if names and first in (0, 1) and sorted(group) == list(range(first, first + len(names))):
-                how = f"counted from {first}"
-                found |= {c.name: Place(channel, names[i - first], unit, how) for i, (c, unit) in group.items()}
-                break
+    for channel, group in groups.items():
+        places = counted_by_number(group, channel, lexicon)
+        found |= {} if places is None else {c.name: p for c, p in zip(group, places, strict=True)}
     return found
+
+
+def _number(column: Column) -> int | None:
+    """The only number in a column's name, if it is one that counts."""
+    numbers = [word for word in tokens(title_and_unit(column.title)[0]) if word.isdigit()]
+    plain = not column.text and column.values.ndim == 1 and len(numbers) == 1 and len(numbers[0]) <= 4
+    return int(numbers[0]) if plain else None
+
+
+def counted_by_number(columns: Sequence[Column], channel: str, lexicon: Lexicon) -> list[Place] | None:
+    """Places of columns whose numbers count all entries of a channel, from 0 or from 1; None if they do not."""
+    numbers = [_number(column) for column in columns]
+    singles = tuple(name for name, _, _ in single_joints(lexicon.model))
+    for names in (lexicon.names[channel], () if channel == "control" else singles):
+        for first in (0, 1):
+            counts = sorted(-1 if n is None else n for n in numbers)
+            if names and counts == list(range(first, first + len(names))):
+                how, units_of = f"counted from {first}", [title_and_unit(c.title)[1] for c in columns]
+                rows = zip(numbers, units_of, strict=True)
+                return [Place(channel, names[(n or 0) - first], unit, how) for n, unit in rows]
+    return None
+
+
+def entry_in(column: Column, channel: str, lexicon: Lexicon) -> str | None:
+    """The entry of a channel whose name stands in that of a column; None if there is none, or several."""
+    words = tokens(title_and_unit(column.title)[0])
+    spelled = [s for s in lexicon.spellings if s.channel == channel and _without(words, s.words) is not None]
+    found = _longest([(len(s.words), Place(channel, s.entry)) for s in spelled])
+    return None if found is None else found.entry
 
 
 def target_place(target: str, lexicon: Lexicon) -> Place:
@@ -248,6 +271,10 @@ def target_place(target: str, lexicon: Lexicon) -> Place:
         raise ValueError(f"columns= has an empty target {target!r}")
     if channel in SPECIAL:
         return Place(channel, None, unit)
+    if channel == CURRENT:
+        if entry and entry not in lexicon.names[CURRENT]:
+            raise ValueError(f"columns= has target {target!r}: {channel} has {', '.join(lexicon.names[CURRENT])}")
+        return Place(channel, entry or None, unit)
     if not entry and channel not in CHANNELS:
         for plain in ("q", "control"):
             if channel in lexicon.names[plain]:

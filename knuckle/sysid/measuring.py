@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import equinox as eqx
 import numpy as np
 
+from knuckle.hybrid.calibration import Calibration
 from knuckle.model.model import Model
 from knuckle.sysid.entries import POSE_PREFIX
 from knuckle.sysid.objective import INSTRUMENTS, Objective
 from knuckle.sysid.shooting import Instruments
 from knuckle.sysid.shots import Shots
 from knuckle.sysid.uncertainty import Certainty, Estimate, verdict
+
+if TYPE_CHECKING:
+    from knuckle.sysid.fit import Fit
 
 FARTHER = 4.0  # deviations of an instrument that a start may be off
 
@@ -47,6 +54,24 @@ def instrument_estimates(objective: Objective, z: np.ndarray, sure: Certainty) -
         told = verdict(deviation, float(objective.prior[k]))
         found.append(Estimate(name, unit, before, value, deviation, *ends, told))
     return found
+
+
+def fitted_calibration(fit: Fit, drive_gains: Mapping[str, float]) -> Calibration:
+    """Offsets, gains and delays that a fit found, and the drive gains by which its logs were read."""
+    if fit.regression is not None:
+        return Calibration.of(effort_delay=fit.regression.delay, drive_gains=drive_gains)
+    instruments, found = fit.simulator.instruments, {e.name: float(e.value) for e in fit.estimates}
+
+    def values(what: str, channels: tuple[tuple[str, int], ...]) -> dict[str, list[float]]:
+        return {key: [found[f"sensor.{key}.{what}[{k}]"] for k in range(count)] for key, count in channels}
+
+    return Calibration.of(
+        offsets=values("offset", instruments.offsets),
+        gains=values("gain", instruments.gains),
+        drive_gains=drive_gains,
+        sensor_delay=found.get("sensor.delay", 0.0),
+        actuator_delay=found.get("actuator.delay", 0.0),
+    )
 
 
 def seen_through(shots: Shots, instruments: Instruments) -> Shots:

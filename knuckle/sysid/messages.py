@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from knuckle.sysid.findings import RecordingError
-from knuckle.sysid.raw import Column, Run, Stream, check_columns
+from knuckle.sysid.raw import Column, Run, Stream, check_columns, check_size
 from knuckle.sysid.words import is_time
 
 SECOND = 1_000_000_000
 APART = SECOND // 2  # header stamps that differ more than this from the times of the log are on another clock
 MOST_NUMBERS = 1000  # in a message
+LEAST = 64  # bytes that a message takes here, however short
 STATES = ("position", "velocity", "effort")
 Rows = list[tuple[int, int | None, Any]]  # time of the log [ns], stamp of the header [ns], values
 
@@ -28,13 +29,19 @@ def get(message: Any, name: str, default: Any = None) -> Any:
 class Messages:
     """Collects messages one by one; `run` makes streams of them."""
 
-    def __init__(self, path: Path, skip: Callable[[str], bool]):
-        self.path, self.skip = path, skip
+    def __init__(self, path: Path, skip: Callable[[str], bool], max_bytes: int):
+        self.path, self.skip, self.max_bytes = path, skip, max_bytes
+        self.bytes = 0
         self.states: dict[tuple[str, tuple[str, ...]], Rows] = {}
         self.poses: dict[tuple[str, str, str], Rows] = {}  # topic, body, what it is relative to
         self.arrays: dict[str, Rows] = {}
         self.plain: dict[str, Rows] = {}
         self.unread: Counter[tuple[str, str]] = Counter()
+
+    def count(self, size: int) -> None:
+        """Counts the bytes of a message; too many are refused."""
+        self.bytes += size + LEAST
+        check_size(self.path, self.bytes, self.max_bytes, "unpacked, it")
 
     def add(self, topic: str, kind: str, log_time: int, message: Any, is_json: bool = False) -> None:
         if self.skip(topic):

@@ -68,9 +68,10 @@ def noise_left(objective: Objective, x: np.ndarray) -> dict[str, float]:
     leverage = objective.told(x)[1].leverage()
     for key, part in parts.items():
         width = objective.entries(key) * shots.samples
-        taken = leverage[:, at : at + width].sum()
+        taken = np.nan_to_num(leverage[:, at : at + width].sum())  # nothing where the normal equations are singular
         at += width
-        found[key] = max(float(np.sqrt(np.sum(part**2) / max(part.size - taken, 1.0))), 1e-6)
+        left = float(np.sqrt(np.sum(part**2) / max(part.size - taken, 1.0)))
+        found[key] = max(left, 1e-6) if np.isfinite(left) else 1.0
     return found
 
 

@@ -6,47 +6,49 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from knuckle.sysid.findings import Finding
 from knuckle.sysid.fit import Fit
-from knuckle.sysid.held_out import HeldOutCurve
 from knuckle.sysid.learned import Learned
 from knuckle.sysid.left import residual_statistics
 from knuckle.sysid.pieces import starts_found
 from knuckle.sysid.recording import Recording
 
+if TYPE_CHECKING:
+    from knuckle.sysid.report.answer import Answer
+
 CURVE_DIGITS, START_DIGITS = 6, 10
-
-
-def residuals_of(fit: Fit) -> dict[str, np.ndarray]:
-    """What the fit leaves in training data, over the noise: (piece, sample, entry), NaN where not measured."""
-    with jax.enable_x64(True):
-        return fit.objective.by_channel(fit.result.x)
 
 
 def numbers(
     fit: Fit,
     *,
+    answer: Answer,
     residuals: Mapping[str, np.ndarray],
     networks: Sequence[Learned] = (),
     findings: Sequence[Finding] = (),
     search: Sequence[tuple[float, float]] = (),
-    curves: Sequence[HeldOutCurve] = (),
     recordings: Sequence[Recording] = (),
     about: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A dictionary of plain JSON data; what is not finite is null. `search`: seconds and value of each evaluation.
 
-    Curves and starts of pieces, of which there may be many, have as many digits as CURVE_DIGITS and START_DIGITS.
+    Curves and initial states of segments, of which there may be many, have as many digits as CURVE_DIGITS and
+    START_DIGITS.
     """
     held_out, sure, result = fit.held_out, fit.certainty, fit.result
     data = {
+        **answer_data(answer),
         **(about or {}),
+        "notes": [*fit.notes, *(about or {}).get("notes", ())],
         "status": str(result.status),
+        "converged": fit.converged,
+        "next_step_in_standard_deviations": fit.next_step,
+        "contradictions": fit.contradictions,
+        "implausible": fit.implausible,
         "iterations": result.iterations,
         "seconds": result.seconds,
         "half_sum_of_squares": result.value,
@@ -59,7 +61,8 @@ def numbers(
             "after": held_out.after,
             "horizon": held_out.horizon,
             "pieces": held_out.pieces,
-            "curves": [_rounded(curve._asdict(), CURVE_DIGITS) for curve in curves],
+            "segments": [segment._asdict() for segment in answer.segments],
+            "curves": [_rounded(curve._asdict(), CURVE_DIGITS) for curve in answer.curves],
         },
         "starts": _rounded(starts_found(fit, recordings), START_DIGITS),
         "missing": fit.missing(),
@@ -68,7 +71,7 @@ def numbers(
             "free_numbers": sure.labels,
             "singular_values": sure.singular_values,
             "directions": sure.directions,
-            "covariance": sure.covariance,
+            "covariance": sure.covariance if fit.converged else None,
             "entries": sure.entries,
             "entries_by_free_numbers": sure.by_free,
             "effects": sure.effects,
@@ -81,6 +84,22 @@ def numbers(
         "failures": result.failures,
     }
     return plain_data(data)
+
+
+def answer_data(answer: Answer) -> dict[str, Any]:
+    """What leads: verdict, warnings, errors by channel and joint, base parameters."""
+    torques = answer.torques
+    return {
+        "verdict": {"level": answer.level, "words": [answer.verdict, *answer.sentences, answer.counts()]},
+        "warnings": answer.warnings,
+        "left_out": answer.left_out,
+        "quality": [q._asdict() | {"error_over_noise": q.ratio} for q in answer.quality],
+        "torque_errors": [] if torques is None else [e._asdict() for e in torques.errors],
+        "torque_filter": None if torques is None else {"cutoff": torques.cutoff, "delay": torques.delay},
+        "base_parameters": [e._asdict() for e in answer.base],
+        "base_parameters_divided_by": answer.scale or None,
+        "parameters_without_effect": answer.no_effect,
+    }
 
 
 def _network(network: Learned) -> dict[str, Any]:

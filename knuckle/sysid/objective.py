@@ -13,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from knuckle.native import jacfwd, jit
+from knuckle.native.cache import is_cached
 from knuckle.neural.sparsity import lasso_residuals
 from knuckle.optim import LeastSquares, LevenbergMarquardt
 from knuckle.optim.chain import Chain
 from knuckle.optim.robust import TUNED, Loss, as_squares, rho
+from knuckle.sysid.chunks import chunk_size, in_chunks
 from knuckle.sysid.entries import POSE_PREFIX, weights_of_entries
-from knuckle.sysid.many import MANY, over_pieces, seen_by_data
+from knuckle.sysid.many import DENSE, MANY, over_pieces, seen_by_data
 from knuckle.sysid.shooting import Simulator
 from knuckle.sysid.shots import Shots
 
@@ -62,9 +64,12 @@ class Objective:
         self.threads = threads  # over pieces; by default all cores
         self.lasso_size = self._count_lassos()
         self._native = jit(self._pieces)
+        self.chunk = chunk_size(shots.samples)
+        self._jacobians = in_chunks(self._native, self.chunk, threads)
         self._shrunk = jit(lambda w: (self.lassos(w), jacfwd(self.lassos)(w)))
-        self._values = over_pieces(self.piece, (None, 0, 0), self.size, threads)
-        self._with_slope = over_pieces(self.with_slope, (None, 0, 0), self.size, threads)
+        chunk = 2 * self.chunk if self.size < DENSE else None  # large networks want all segments in one product
+        self._values = in_chunks(over_pieces(self.piece, (None, 0, 0), self.size, threads), chunk)
+        self._with_slope = in_chunks(over_pieces(self.with_slope, (None, 0, 0), self.size, threads), chunk)
         self.programs: dict[str, Any] = {}  # what else is compiled
 
     def program(self, name: str, make: Callable[[], Callable]) -> Callable:
@@ -78,6 +83,10 @@ class Objective:
         other = copy(self)
         other.shots, other.continuity = shots, 1.0
         return other
+
+    def is_compiled(self) -> bool:
+        """Whether the machine code of the Jacobian is there already, in this process or on disk."""
+        return is_cached(self._native, self.first[: self.size], self.starts(self.first), self.shots)
 
     @property
     def start_size(self) -> int:
@@ -145,6 +154,11 @@ class Objective:
             return self.nv
         return 6 if key.startswith(POSE_PREFIX) else self.shots.measured[key].shape[-1]
 
+    @property
+    def data_size(self) -> int:
+        """Residuals of the measurements of a segment."""
+        return sum(self.entries(key) for key in self.shots.weight) * self.shots.samples
+
     def starts(self, x: np.ndarray) -> np.ndarray:
         """Changes of the pieces' starts, in physical units."""
         if self.fixed_starts:
@@ -153,7 +167,7 @@ class Objective:
 
     def __call__(self, x: np.ndarray) -> tuple[np.ndarray, Chain]:
         """Residuals and their Jacobian."""
-        y, by_z, by_start = (np.asarray(a) for a in self._native(x[: self.size], self.starts(x), self.shots))
+        y, by_z, by_start = (np.asarray(a) for a in self._jacobians(x[: self.size], self.starts(x), self.shots))
         return self._residuals(x, y), self.jacobian(y, by_z, by_start, self._alone(x))
 
     def told(self, x: np.ndarray) -> tuple[np.ndarray, Chain]:

@@ -28,6 +28,7 @@ from knuckle.sysid.families import (
     servo_gains,
     to_free,
     to_value,
+    units,
 )
 
 MOMENTS = ("xx", "yy", "zz", "xy", "xz", "yz")
@@ -59,6 +60,7 @@ class Parameter:
     upper: np.ndarray
     deviation: np.ndarray  # of the prior on the free numbers
     reach: np.ndarray  # how far a global search looks: between bounds that were given, or four deviations
+    units: tuple[str, ...]  # of the entries
 
     @property
     def of_contact(self) -> bool:
@@ -133,6 +135,22 @@ class Parameters(tuple[Parameter, ...]):
     def __reduce__(self):
         return Parameters, (tuple(self),)  # not what is compiled
 
+    def put(self, model: Model, contact: ContactModel | None, z: Float[np.ndarray, " free"]):
+        """The same as `applied` of numbers, without a compiled operation for each of them."""
+        values, at = np.asarray(self.values_and_slopes(np.asarray(z))[0]) if self else np.zeros(0), 0
+        for p in self:
+            value, at = values[at : at + p.start.size].reshape(p.start.shape), at + p.start.size
+            if p.of_contact:
+                find = lambda c, name=p.name.removeprefix("contact."): getattr(c, name)  # noqa: E731
+                contact = eqx.tree_at(find, contact, jnp.asarray(value), is_leaf=lambda x: x is None)
+            elif p.family.put is None:
+                array = np.array(p.family.find(model))
+                array[p.place] = value
+                model = eqx.tree_at(p.family.find, model, jnp.asarray(array))
+            else:
+                model = p.family.placed(model, p.place, jnp.asarray(value))
+        return model, contact
+
     def applied(self, model: Model, contact: ContactModel | None, z: Float[Array, " free"]):
         """The model and the contact model with these free numbers."""
         for p in self:
@@ -153,7 +171,7 @@ def fittable(model: Model, contact: ContactModel | None = None) -> dict[str, tup
         for name, family in FAMILIES.items()
         for full, place in places(model, name, family).items()
     } | servo_gains(model)
-    if contact is not None:
+    if contact is not None and contact_pairs(model, self_collision=contact.self_collision):
         for name, family in CONTACT_FAMILIES.items():
             if hasattr(contact, name):
                 found[f"contact.{name}"] = (family, None)
@@ -261,4 +279,5 @@ def _parameter(name: str, family: Family, place, model: Model, contact, prior: P
     deviation = np.full(size, spread)
     given = prior.lower is not None and prior.upper is not None
     reach = upper - lower if given else np.minimum(upper - lower, 4 * deviation)
-    return Parameter(name, family, place, start, scale, slice(at, at + size), lower, upper, deviation, reach)
+    own = units(model, family, place, start.size)
+    return Parameter(name, family, place, start, scale, slice(at, at + size), lower, upper, deviation, reach, own)

@@ -13,7 +13,7 @@ from knuckle.model.joints import retract
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.recording import Recording
-from knuckle.sysid.task import _parts as parts
+from knuckle.sysid.task import parts_of
 
 
 def starts_found(fit: Fit, recordings: Sequence[Recording] = ()) -> dict[str, Any] | None:
@@ -26,7 +26,7 @@ def starts_found(fit: Fit, recordings: Sequence[Recording] = ()) -> dict[str, An
     shots, nv, change = fit.shots, fit.model.nv, fit.objective.starts(fit.result.x)
     with jax.enable_x64(True):
         q = jax.vmap(lambda q, by: retract(fit.model, q, by))(jnp.asarray(shots.q), jnp.asarray(change[:, :nv]))
-    train = parts(list(recordings), fit.task.held_out, fit.task.seed)[0] if recordings else []
+    train = parts_of(list(recordings), fit.task.held_out, fit.task.seed)[0] if recordings else []
     return {
         "recording": [train[int(number)].name for number in np.asarray(shots.run)] if train else None,
         "time": np.asarray(shots.begin),

@@ -65,10 +65,12 @@ def posterior(
     Where that is not white, samples are spread about the fit as much wider as its intervals are (Shaby 2014, the
     open-faced sandwich).
     """
+    if fit.regression is not None:
+        raise ValueError(f'posterior: this fit is a {fit.method}; samples need one with loss="multiple shooting"')
     if particles < 2:
         raise ValueError(f"particles must be 2 or more, got {particles}")
     with jax.enable_x64(True):
-        target = _Profiled(fit.objective, fit.result.x, particles)
+        target = Profiled(fit.objective, fit.result.x, particles)
         rng = np.random.default_rng(seed)
         z, H = fit.result.x[: fit.objective.size], target.hessian
         problem = fit.objective.problem()
@@ -100,14 +102,14 @@ def _wider(fit: Fit, H: np.ndarray) -> np.ndarray:
     return np.linalg.solve(root, (along * np.sqrt(sizes)) @ along.T @ root)
 
 
-class _Profiled:
+class Profiled:
     """The slope of the log posterior by the free numbers, with the starts of pieces at their best for each particle."""
 
     def __init__(self, objective: Objective, x: np.ndarray, particles: int):
         self.objective, self.size, self.x = objective, objective.size, x
-        last = self._solved(x)
-        self.hessian = last[1].matrix
-        self.last = [last] * particles  # for each: where it was, and the best starts by free numbers from there
+        self.first = self._solved(x)
+        self.hessian = self.first[1].matrix
+        self.last = [self.first] * particles  # for each: where it was, and the best starts by free numbers from there
 
     def _solved(self, x: np.ndarray) -> tuple[np.ndarray, Reduced]:
         """The point, and the objective around it with the starts at their best."""
@@ -116,11 +118,26 @@ class _Profiled:
         assert reduced is not None  # each start has a prior
         return x, reduced
 
-    def __call__(self, k: int, z: np.ndarray) -> np.ndarray:
+    def restart(self) -> None:
+        """Begin at the fit again."""
+        self.last = [self.first] * len(self.last)
+
+    def curvature(self, k: int) -> np.ndarray:
+        """Second derivatives where a particle was last."""
+        return self.last[k][1].matrix
+
+    def gradient(self, k: int, z: np.ndarray) -> np.ndarray | None:
+        """Of the negative logarithm of the posterior; None where the motion diverges."""
         x, best = self.last[k]
         starts = x[self.size :] + best.own + best.own_by_shared @ (z - x[: self.size])
         at = np.concatenate([z, starts])
-        if not np.isfinite(self.objective.look(at)).all():  # the motion diverges: back as a normal density goes
-            return -self.hessian @ (z - self.x[: self.size])
+        if not np.isfinite(self.objective.look(at)).all():
+            return None
         self.last[k] = self._solved(at)
-        return -self.last[k][1].slope
+        return self.last[k][1].slope
+
+    def __call__(self, k: int, z: np.ndarray) -> np.ndarray:
+        gradient = self.gradient(k, z)
+        if gradient is None:  # back as a normal density goes
+            return -self.hessian @ (z - self.x[: self.size])
+        return -gradient

@@ -17,7 +17,12 @@ PACKAGES = {
     "mcap": "mcap",
     "mcap_ros2": "mcap-ros2-support",
     "rosbags": "rosbags",
+    "zstandard": "zstandard",
+    "lz4": "lz4",
 }
+LIMIT = 2 << 30  # bytes of a log, unpacked
+EXPANSION = 200  # times as much as the file has may be in it
+SMALL = 256 << 20  # bytes that any file may unpack to
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +75,21 @@ def need(module: str, path: Path, what: str):
         ) from error
 
 
+class TooLarge(RecordingError):
+    """A log that holds more than the limit."""
+
+
+def allowed_bytes(path: Path) -> int:
+    """How much a log may unpack to, where the caller sets no limit: more for larger files, so that no small one fills
+    the memory."""
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    return min(LIMIT, max(SMALL, EXPANSION * sum(file.stat().st_size for file in files)))
+
+
 def check_size(path: Path, size: int, most: int, what: str = "it") -> None:
     """Refuse what would not fit."""
     if size > most:
-        raise RecordingError(
-            path, f"{what} holds {size:,} bytes, more than the limit of {most:,} (max_bytes=, --max-bytes)"
-        )
+        raise TooLarge(path, f"{what} holds {size:,} bytes, more than the limit of {most:,} (max_bytes=, --max-bytes)")
 
 
 def check_columns(path: Path, count: int) -> None:

@@ -5,25 +5,35 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from knuckle.deadline import Deadline, OutOfTime, bounded
 from knuckle.model.model import Model
 from knuckle.sysid import read_csv, read_hdf5, read_mcap, read_npz, read_parquet, read_rosbag
 from knuckle.sysid.assemble import drafts_of
 from knuckle.sysid.check_efforts import check_efforts
+from knuckle.sysid.check_frozen import check_frozen, check_stationary
 from knuckle.sysid.check_motion import Units, check_units, check_velocities
 from knuckle.sysid.check_rotation import check_quaternions
+from knuckle.sysid.check_spikes import check_spikes
 from knuckle.sysid.check_torques import check_torques
-from knuckle.sysid.check_values import check_finite, check_frozen, check_spikes, check_wrapped, jumps
+from knuckle.sysid.check_values import (
+    check_absurd,
+    check_finite,
+    check_wrapped,
+    jumps,
+)
+from knuckle.sysid.columns import check_named
+from knuckle.sysid.currents import DriveGains
 from knuckle.sysid.draft import Draft
 from knuckle.sysid.drives import check_drives
 from knuckle.sysid.entries import CHANNELS, names_of
-from knuckle.sysid.files import LIMIT, is_saved, load_saved
+from knuckle.sysid.files import is_saved, load_saved
 from knuckle.sysid.findings import RecordingError, Report, listed
 from knuckle.sysid.match import is_ignored
-from knuckle.sysid.raw import Run
+from knuckle.sysid.raw import Run, allowed_bytes
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.times import report_gaps
 
@@ -54,11 +64,28 @@ READERS: dict[str, Callable[..., list[Run]]] = {
 }
 
 
-class Recordings(Sequence[Recording]):
-    """Recordings that were read together, and the report of what was found in them."""
+class PlacedColumn(NamedTuple):
+    """What a column of a file was taken for."""
 
-    def __init__(self, recordings: Sequence[Recording], report: Report):
-        self._recordings, self.report = tuple(recordings), report
+    file: str
+    column: str
+    channel: str
+    entry: str | None  # None: all entries, in the model's order
+    unit: str | None
+
+
+class Recordings(Sequence[Recording]):
+    """Recordings that were read together, the report of what was found in them, and what their columns are."""
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        report: Report,
+        columns: Sequence[PlacedColumn] = (),
+        drive_gains: Mapping[str, float] | None = None,
+    ):
+        self._recordings, self.report, self.columns = tuple(recordings), report, tuple(columns)
+        self.drive_gains = dict(drive_gains or {})  # N m/A of joints whose currents were read
 
     def __getitem__(self, index):
         return self._recordings[index]
@@ -82,7 +109,10 @@ def read_recordings(
     units: Units | None = None,
     quaternion: Literal["wxyz", "xyzw"] | None = None,
     rate: float | None = None,
-    max_bytes: int = LIMIT,
+    max_bytes: int | None = None,
+    gains: Mapping[str, float] | None = None,
+    currents: bool = False,
+    deadline: Deadline | None = None,
 ) -> Recordings:
     """Recordings of a model from logs: CSV, NPZ, HDF5, Parquet, MCAP, ROS bags, or folders of them.
 
@@ -91,30 +121,41 @@ def read_recordings(
 
     Args:
         columns: what columns are, where their name does not say so: {"enc_a": "q shoulder", "clk [ms]": "time"}.
+            Several at once by a range, counted from 1 with both ends included, or a pattern: {"q": "2:8"},
+            {"q": "joint_*_pos"}.
         ignore: names or patterns (`camera/*`) of columns or topics to leave out.
         units: of angles without a unit in their header; None finds out.
         quaternion: order of quaternions in columns that do not name their entries; None finds out.
         rate: samples per second [Hz], where there are no times.
-        max_bytes: refuse files that hold more, unpacked.
+        max_bytes: refuse files that hold more, unpacked; by default 256 MiB or 200 times the file, at most 2 GiB.
+        gains: torque per motor current of joints [N m/A or N/A], for columns that hold currents.
+        currents: columns of torques without a unit hold motor currents [A].
+        deadline: after which forces are not compared with the motion any more.
 
     Raises:
         RecordingError: a ValueError that names the file, the place in it, and what was expected.
     """
     paths = [source] if isinstance(source, str | Path) else list(source)
     ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-    report, found, seen = Report(), [], set()
+    drive_gains = DriveGains(dict(gains or {}), currents).checked(model)
+    report, found, seen, placed = Report(), [], set(), []
     for path in (p for given in paths for p in _files(Path(given))):
+        most = allowed_bytes(path) if max_bytes is None else max_bytes
         if path.is_file() and is_saved(path):
-            found.append(_checked(path, load_saved(path, max_bytes), model))
+            found.append(_checked(path, load_saved(path, most), model))
             continue
-        runs = _read(path, max_bytes, ignore, seen)
-        _check_mapping(path, runs, columns or {})
+        runs = _read(path, most, ignore, seen)
+        check_named(path, runs, columns or {})
         with np.errstate(all="ignore"):
-            drafts = [d for run in runs for d in drafts_of(path, run, model, columns or {}, ignore, rate, report)]
-            found += [draft.finished() for draft in _examined(drafts, report, units, quaternion)]
+            parts = [drafts_of(path, r, model, columns or {}, ignore, rate, report, drive_gains) for r in runs]
+            placed += [PlacedColumn(str(path), n, p.channel, p.entry, p.unit) for _, d in parts for n, p in d.items()]
+            drafts = [draft for made, _ in parts for draft in made]
+            drafts = _examined(drafts, report, units, quaternion, deadline or Deadline())
+            found += [draft.finished() for draft in drafts]
     for pattern in (p for p in ignore if not any(is_ignored(name, [p]) for name in seen)):
         report.add("ignored", pattern, 0, "suspect", "no column or topic has this name")
-    return Recordings(found, report)
+    used = {joint: gain for joint, gain in drive_gains.gains.items() if report.of("currents")}
+    return Recordings(found, report, placed, used)
 
 
 def _files(path: Path) -> list[Path]:
@@ -162,18 +203,12 @@ def _read(path: Path, max_bytes: int, ignore: Sequence[str], seen: set[str]) -> 
         raise RecordingError(path, f"cannot be read as {kind}: {type(error).__name__}: {error}") from error
 
 
-def _check_mapping(path: Path, runs: Sequence[Run], columns: Mapping[str, str]) -> None:
-    there = {name for run in runs for c in run.columns for name in (c.name, c.title)}
-    missing = [name for name in columns if name not in there]
-    if missing:
-        raise RecordingError(
-            path, f"columns= (--column) names {listed(missing)}; columns found: {listed(sorted(there))}"
-        )
-
-
-def _examined(drafts: list[Draft], report: Report, units: Units | None, quaternion: str | None) -> list[Draft]:
+def _examined(
+    drafts: list[Draft], report: Report, units: Units | None, quaternion: str | None, deadline: Deadline
+) -> list[Draft]:
     """All checks, in an order in which each can rely on those before it."""
     for draft in drafts:
+        check_absurd(draft, report)
         check_finite(draft, report)
         check_drives(draft, report)
     check_units(drafts, report, units)
@@ -181,14 +216,32 @@ def _examined(drafts: list[Draft], report: Report, units: Units | None, quaterni
         check_quaternions(draft, report, quaternion)
         check_wrapped(draft, report)
         check_spikes(draft, report)
+        check_stationary(draft, report)
         check_frozen(draft, report)
     drafts = [part for draft in drafts for part in _parts(draft, jumps(draft, report))]
     for draft in drafts:
         check_velocities(draft, report)
-        check_torques(draft, report)
-        check_efforts(draft, report)
+        for check in (check_torques, check_efforts):
+            _check_forces(check, draft, report, deadline)
         report_gaps(draft.time, report, draft.name)
     return drafts
+
+
+def _check_forces(check: Callable[[Draft, Report], None], draft: Draft, report: Report, deadline: Deadline) -> None:
+    """A check that needs code for the model, which compiles for some seconds the first time."""
+
+    def checked() -> Report:
+        found = Report()
+        with np.errstate(all="ignore"):
+            check(draft, found)
+        return found
+
+    try:
+        report.extend(bounded(checked, deadline))
+    except OutOfTime:
+        draft.say(report, "not checked", "forces", 1, "note", "whether they fit the motion: the time was over")
+    except np.linalg.LinAlgError as error:
+        draft.say(report, "not checked", "forces", 1, "note", f"whether they fit the motion: {error}")
 
 
 def _parts(draft: Draft, cuts: Sequence[int]) -> list[Draft]:

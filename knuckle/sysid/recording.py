@@ -192,10 +192,16 @@ def _filled(time: np.ndarray, values: np.ndarray, valid: np.ndarray, names: Sequ
         if good.all():
             continue
         empty = 1.0 if name.rpartition(".")[2] in ("qw", "w") else 0.0
-        values[~good, j] = np.interp(time[~good], time[good], values[good, j]) if good.any() else empty
+        values[~good, j] = _between(time[~good], time[good], values[good, j]) if good.any() else empty
     return values
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
     array.setflags(write=False)
     return array
+
+
+def _between(at: np.ndarray, time: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Linear interpolation; the value before where stamps are so close that slopes are not finite."""
+    linear, before = np.interp(at, time, values), np.clip(np.searchsorted(time, at) - 1, 0, None)
+    return np.where(np.isfinite(linear), linear, values[before])

@@ -13,6 +13,7 @@ import numpy as np
 from knuckle.optim import checkpoint
 from knuckle.sysid.objective import Objective
 
+PIECES = "pieces"  # the setting of how many segments there are
 EVERY = 1.0  # seconds between two writings at least
 
 
@@ -51,6 +52,13 @@ class Saved:
                 path.unlink(missing_ok=True)
 
 
+def saved_count(path: Path | str | None) -> int | None:
+    """How many segments a saved fit uses, which of long recordings are only some."""
+    text = "" if path is None else str(checkpoint.saved_settings(Path(path)).get(PIECES, ""))
+    first = text.partition(" ")[0]
+    return int(first) if first.isdigit() else None
+
+
 def settings(objective: Objective) -> dict:
     """All that makes the problem what it is, by name, but the noise."""
     simulator, shots = objective.simulator, objective.shots
@@ -64,7 +72,7 @@ def settings(objective: Objective) -> dict:
         "step": f"{shots.period / simulator.substeps:.9g} s",
         "drive": "linear" if shots.linear else "held",
         "observe": sorted(simulator.observe),
-        "pieces": f"{shots.count} of {shots.samples} samples",
+        PIECES: f"{shots.count} of {shots.samples} samples",
         "contact": described(simulator.contact),
         "networks": described(simulator.blueprint),
         "model (digest)": digest(simulator.model),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -11,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.signal import savgol_filter
 
+from knuckle.deadline import Deadline
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model
 from knuckle.sysid.drives import DRIVES, controls_of, drive_channel
 from knuckle.sysid.entries import weights_of_entries
 from knuckle.sysid.findings import listed
 from knuckle.sysid.recording import Channel, Recording
+from knuckle.sysid.selection import FEWEST, blocks_in_spread_order
 from knuckle.sysid.split import filled, is_even, segments, stretches
 
 Leaf = Array | np.ndarray
@@ -63,7 +65,12 @@ class Shots(eqx.Module):
         return None if self.stamps is None else self.stamps[..., self.history :]
 
 
-def make_shots(
+def make_shots(model: Model, recordings: Sequence[Recording], **options) -> Shots:
+    """All segments of recordings; options as of `choose_shots`."""
+    return choose_shots(model, recordings, **options)[0]
+
+
+def choose_shots(
     model: Model,
     recordings: Sequence[Recording],
     *,
@@ -72,8 +79,14 @@ def make_shots(
     latest: float = 0.0,
     steady: bool = False,
     drive: Drive | None = None,
-) -> Shots:
-    """Pieces of at most `length` seconds (None: whole recordings), with drives from `latest` seconds before on.
+    most: int | None = None,
+    deadline: Deadline | None = None,
+) -> tuple[Shots, int, np.ndarray]:
+    """Segments, how many there are in the recordings, and for each that was taken which one it was in turn.
+
+    Pieces of at most `length` seconds (None: whole recordings), with drives from `latest` seconds before on.
+
+    most: of more segments only so many are used, spread over all recordings; fewer where the deadline comes before.
 
     steady: starts are estimated such that outliers among the first samples do not matter.
     drive: what controls do between samples; by default commands are held, and measured torques change linearly.
@@ -89,13 +102,27 @@ def make_shots(
     history = int(np.ceil(latest / (period if even else min(r.period for r in recordings)))) if latest else 0
     started, channels = steady_start if steady else measured_start, _channels(recordings, noise)
     row = _Rows(model, period, samples, history, noise, channels, started, even)
-    rows = [
-        {"run": np.array(float(number)), **row(whole, piece, run[k + 1] if k + 1 < len(run) else None)}
-        for (number, whole), run in zip(numbered, runs, strict=True)
-        for k, piece in enumerate(run)
-    ]
-    stacked = jax.tree.map(lambda *parts: np.stack(parts), *rows)
-    return Shots(**stacked, period=period, history=history, samples=samples, linear=_is_linear(recordings, drive))
+    rows: dict[tuple[int, int], dict] = {}
+    controls = [controls_of(model, whole) for whole in parts]
+    for n, k in (place for block in blocks_in_spread_order([len(run) for run in runs]) for place in block):
+        late = deadline is not None and deadline.out and len(rows) >= FEWEST
+        if late or (most is not None and len(rows) >= most):
+            break
+        rows[n, k] = {"run": np.array(float(numbered[n][0])), **row(parts[n], controls[n], runs[n][k])}
+    turn = {place: number for number, place in enumerate(rows)}
+    for (n, k), this in rows.items():
+        following = rows.get((n, k + 1))
+        joined = following is not None and _adjacent(parts[n], runs[n][k], runs[n][k + 1])
+        after = following if following is not None and joined else this
+        this |= {"next_q": after["q"], "next_qd": after["qd"], "joined": np.array(float(joined))}
+    stacked = jax.tree.map(lambda *parts: np.stack(parts), *(rows[at] for at in sorted(rows)))
+    fixed = {"period": period, "history": history, "samples": samples, "linear": _is_linear(recordings, drive)}
+    order = np.array([turn[place] for place in sorted(rows)])
+    return Shots(**stacked, **fixed), sum(len(run) for run in runs), order
+
+
+def _adjacent(whole: Recording, piece: Recording, following: Recording) -> bool:
+    return abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
 
 
 def _channels(recordings: Sequence[Recording], noise: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
@@ -139,11 +166,9 @@ class _Rows(NamedTuple):
     started: Callable
     even: bool
 
-    def __call__(self, whole: Recording, piece: Recording, following: Recording | None) -> dict:
-        """Of one piece of a stretch, and the piece after it."""
+    def __call__(self, whole: Recording, controls: np.ndarray, piece: Recording) -> dict:
+        """Of one piece of a stretch, which has these controls."""
         start = self.started(self.model, piece, self.noise)
-        joined = following is not None and abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
-        after = self.started(self.model, following, self.noise) if joined else start
         first, inside = int(np.searchsorted(whole.time, piece.time[0])), np.arange(self.samples) < len(piece)
         rows = np.arange(first - self.history, first + self.samples)
         at = np.clip(rows, 0, len(whole) - 1)  # controls are held at the ends of the recording
@@ -153,12 +178,9 @@ class _Rows(NamedTuple):
             "q": start[0],
             "qd": start[1],
             "known": start[2],
-            "control": controls_of(self.model, whole)[at],
+            "control": controls[at],
             "measured": {key: self._filled(c.values) for key, c in seen.items()},
             "weight": {key: self._filled(w) * inside[:, None] for key, w in weight.items()},
-            "next_q": after[0],
-            "next_qd": after[1],
-            "joined": np.array(float(joined)),
             "begin": np.array(piece.time[0]),
             "stamps": None if self.even else whole.time[at] + (rows - at) * self.period - piece.time[0],
             "last": None if self.even else np.array(len(piece) - 1),
@@ -182,7 +204,9 @@ def measured_start(model: Model, piece: Recording, noise: Mapping[str, float]):
         return np.asarray(model.reference, float), np.zeros(model.nv), _unknown(model)
     q = piece["q"].values
     window = min(len(q) - (len(q) + 1) % 2, 9)
-    moved = np.stack([np.asarray(difference(model, q[0], row)) for row in q[: max(window, 2)]])
+    first = q[: max(window, 2)]
+    plain = not set(model.topology.kind) & {"ball", "free"}
+    moved = first - q[0] if plain else np.stack([np.asarray(difference(model, q[0], row)) for row in first])
     period = piece.period
     if "qd" in piece.channels and piece["qd"].valid[0].all():
         qd, qd_off = piece["qd"].values[0], np.full(model.nv, 3 * noise["qd"])
@@ -203,15 +227,21 @@ def _unknown(model: Model) -> np.ndarray:
 def _known(model: Model, piece: Recording, noise: Mapping[str, float], qd_off: np.ndarray) -> np.ndarray:
     """How far off a start may be; of joints that the piece does not show, anything."""
     known = np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
-    shown = jnp.asarray(np.max(piece["q"].valid, axis=0, keepdims=True), float)
-    seen = np.asarray(weights_of_entries(model, "q", shown))[0]
+    shown = np.max(piece["q"].valid, axis=0, keepdims=True).astype(float)
+    seen = (shown if model.nq == model.nv else np.asarray(weights_of_entries(model, "q", jnp.asarray(shown))))[0]
     return np.where(np.tile(seen > 0, 2), known, np.maximum(known, _unknown(model)))
+
+
+@cache
+def _slope_weights(count: int) -> np.ndarray:
+    """Of values one apart: the slope at the first of the parabola through them, by least squares."""
+    return np.linalg.pinv(np.vander(np.arange(float(count)), 3, increasing=True))[1]
 
 
 def _first_slope(time: np.ndarray, values: np.ndarray, period: float) -> np.ndarray:
     """That of parabolas through the samples, at the first."""
     if is_even(time):
-        return np.asarray(savgol_filter(values, len(time), 2, deriv=1, delta=period, axis=0))[0]
+        return _slope_weights(len(time)) @ values / period
     return np.polynomial.polynomial.polyfit(time - time[0], values, 2)[1]
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from knuckle.deadline import Deadline
+from knuckle.interrupt import Interrupts
 from knuckle.optim import (
     LBFGSB,
     LeastSquares,
@@ -21,9 +24,8 @@ from knuckle.optim import (
 )
 from knuckle.optim.robust import TUNED
 from knuckle.optim.workers import WorkerPlan
-from knuckle.sysid.draws import End, end, holds, redrawn, untrained
+from knuckle.sysid.first_weights import End, end, holds, redrawn, untrained
 from knuckle.sysid.global_search import Method, searched
-from knuckle.sysid.interrupt import Interrupts
 from knuckle.sysid.jumps import FIRMEST, SURE, tied
 from knuckle.sysid.many import MANY, Pieces, with_starts
 from knuckle.sysid.noise import log_evidence, noise_left, reweighed
@@ -37,7 +39,8 @@ FIRMER = 10.0  # steps of the ties' weight
 MOST_FIRMER = 50  # steps of a search with firmer ties; one without networks that takes more came to a worse place
 ROUGH = 20.0  # tolerance of a search that another follows
 NOTHING = 0.05  # of the logarithm of a probability
-STOPPED = (Status.INTERRUPTED, Status.TIME_LIMIT)
+STOPPED = (Status.INTERRUPTED, Status.TIME_LIMIT, Status.NON_FINITE_START, Status.NUMERICAL_FAILURE)
+FAILURES = (np.linalg.LinAlgError, ArithmeticError)  # of linear algebra, where a simulation diverges
 
 
 class Look(NamedTuple):
@@ -47,6 +50,8 @@ class Look(NamedTuple):
     best: float  # so far
     seconds_left: float | None = None  # as far as the pace so far tells; None: not known
     searches: int = 0  # of a global search, made so far
+    rms: Mapping[str, float] = MappingProxyType({})  # of the residuals of each channel, in its unit
+    relative: float | None = None  # the same of all channels, over the noise that the data showed before the fit
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,19 @@ class Search:
     starts: int
     workers: int | WorkerPlan | None
     seed: int
-    seconds: float | None
+    deadline: Deadline
     draws: int
     save: Path | str | None
     resume: bool
     stop: Interrupts
     progress: Callable[[str], None]
     watch: Callable[[Look], None]
+
+
+def unmoved(objective: Objective, status: Status) -> Result:
+    """The description itself, where nothing could be found."""
+    x = objective.first
+    return Result(status, x, np.nan, np.full_like(x, np.nan))
 
 
 def solve(objective: Objective, noise: dict[str, float], given: set[str], search: Search, about: dict):
@@ -78,6 +89,7 @@ class _Solve:
     def __init__(self, objective: Objective, noise: dict[str, float], given: set[str], search: Search, saved: Saved):
         self.objective, self.noise, self.given, self.search, self.saved = objective, noise, given, search, saved
         self.x, self.last, self.began = objective.first, None, time.monotonic()
+        self.noise_before = dict(noise)  # the unit of what is shown, in all rounds the same
         self.draw = 0  # of the networks' first weights
         self.searched = search.method is None
         self.found: Result | None = None  # by the global search
@@ -102,8 +114,7 @@ class _Solve:
 
     @property
     def left(self) -> float | None:
-        limit = self.search.seconds
-        return None if limit is None else max(limit - (time.monotonic() - self.began), 0.0)
+        return self.search.deadline.seconds_left
 
     def run(self) -> tuple[Result, dict[str, float]]:
         try:
@@ -115,9 +126,12 @@ class _Solve:
                 self._settle()
                 self._draw_again(*begun)
         except KeyboardInterrupt:
-            if self.last is None:
-                raise
-            self.last = replace(self.last, status=Status.INTERRUPTED)
+            found = unmoved(self.objective, Status.INTERRUPTED) if self.last is None else self.last
+            self.last = replace(found, status=Status.INTERRUPTED)
+        except FAILURES as error:
+            self.search.progress(f"numerical failure: {error}")
+            found = unmoved(self.objective, Status.NUMERICAL_FAILURE) if self.last is None else self.last
+            self.last = replace(found, status=Status.NUMERICAL_FAILURE)
         if self.search.stop.count > 1:
             raise KeyboardInterrupt
         assert self.last is not None
@@ -151,7 +165,12 @@ class _Solve:
             try:
                 self._widen(_widened(self.objective, self.x))
                 self._settle()
-            finally:
+            except FAILURES:
+                self._go_back(best)
+            except BaseException:
+                self._keep(best)
+                raise
+            else:
                 same = self._keep(best)
 
     def _keep(self, best: End) -> bool:
@@ -160,11 +179,14 @@ class _Solve:
         gain = -np.inf if self.last is None else end(self.objective, self.last, self.noise).probability
         gain -= best.probability
         if self.last is None or not gain > 0:
+            self._go_back(best)
             self.last = replace(best.last, status=status) if status in STOPPED else best.last
-            self.x, self.noise = best.last.x, best.noise
-            self.objective.shots, self.objective.continuity = best.shots, best.continuity
         self.saved.write(self.x, self.noise, self.searched, now=True)
         return abs(gain) < SURE
+
+    def _go_back(self, best: End) -> None:
+        self.last, self.x, self.noise = best.last, best.last.x, best.noise
+        self.objective.shots, self.objective.continuity = best.shots, best.continuity
 
     def _until_noise_is_known(self, rough: bool = False) -> None:
         """Rounds until what is left is what was taken as noise; rough ones do not go to the end."""
@@ -256,22 +278,37 @@ class _Solve:
         if isinstance(problem, Pieces):
             result = with_starts(self.objective, result, problem.starts)
         self.iterations += result.iterations
-        text = f"{result.status} after {result.iterations} iterations, half the sum of squares {result.value:.6g}"
-        self.search.progress(text)
+        self.search.progress(f"{result.status} after {result.iterations} iterations")
         return result
+
+    def _rms(self, residuals: np.ndarray) -> dict[str, float]:
+        """Root mean squares of the residuals of each channel, in its unit: other weights do not change them."""
+        shots, found, at = self.objective.shots, {}, 0
+        rows = residuals[: shots.count * self.objective.data_size].reshape(shots.count, -1)
+        for key, weight in shots.weight.items():
+            width = self.objective.entries(key) * shots.samples
+            measured = max(np.count_nonzero(np.asarray(weight)), 1)
+            found[key] = self.noise[key] * float(np.sqrt(np.sum(rows[:, at : at + width] ** 2) / measured))
+            at += width
+        return found
+
+    def _relative(self, rms: Mapping[str, float]) -> float | None:
+        """Root mean square over channels, each over the noise that its data showed before the fit."""
+        return float(np.sqrt(np.mean([(rms[key] / self.noise_before[key]) ** 2 for key in rms]))) if rms else None
 
     def _watch(self, problem: LeastSquares | Pieces) -> None:
         """Let it tell what it gives, keep the best on disk, and end where Ctrl-C has asked."""
         best, looks, stop = np.inf, 0, self.search.stop
 
-        def seen(x: np.ndarray, value: float) -> float:
+        def seen(x: np.ndarray, value: float, residuals: np.ndarray | None = None) -> float:
             nonlocal best, looks
             if value < best:
                 best = value
                 if self.draw == 0:  # a later draw may be worse than what was found
                     self.saved.write(x, self.noise, self.searched)
             looks += 1
-            self.search.watch(Look(value, best))
+            rms = {} if residuals is None else self._rms(residuals)
+            self.search.watch(Look(value, best, rms=rms, relative=self._relative(rms)))
             if looks > 1:  # a solver keeps what it has seen, from its second look on
                 stop.end_if_asked()
             return value
@@ -293,7 +330,7 @@ class _Solve:
 
         def jacobian(x):
             given = function(x)
-            seen(x, 0.5 * float(given[0] @ given[0]))
+            seen(x, 0.5 * float(given[0] @ given[0]), given[0])
             return given
 
         def residuals(x):

@@ -121,8 +121,9 @@ def filled(recording: Recording, period: float) -> Recording:
     parts = np.where(steps <= GAP * recording.period, np.maximum(np.round(steps / period), 1), 1).astype(int)
     if np.all(parts == 1):
         return recording
-    between = [np.linspace(a, b, n, endpoint=False) for (a, b), n in zip(itertools.pairwise(time), parts, strict=True)]
-    more = resample(recording, time=np.concatenate([*between, time[-1:]]))
+    within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    between = np.repeat(time[:-1], parts) + within * np.repeat(steps / parts, parts)
+    more = resample(recording, time=np.append(between, time[-1]))
     own = np.isin(more.time, time)[:, None]
     held = {key: np.where(own, c.valid, key == "control") for key, c in more.channels.items()}  # not interpolated again
     channels = {key: Channel(c.values, held[key], c.names) for key, c in more.channels.items()}

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from knuckle.sysid.findings import Report
-from knuckle.sysid.recording import gaps
+from knuckle.sysid.recording import GAP, gaps
 from knuckle.sysid.units import time_factor
 
 LONG_AGO = 1e6  # times that begin later than this [s] are of a calendar, and are counted from the first
 SHUFFLED = 5  # a sample at most this many places late was written out of order; more is a reset
 COARSE = 0.2  # with more stamps than this share standing twice the clock is coarse
+EVEN, ALWAYS = 0.1, 0.9  # off a whole number of steps, and share of the steps that are none more
+SHORTEST, LONGEST = 1e-5, 1.0  # [s] between samples of a motion
 EPOCHS = ((1e17, 1e-9, "ns"), (1e14, 1e-6, "us"), (1e11, 1e-3, "ms"))
 STEPS = (
     (5e5, 1e-9, "ns"),
@@ -107,7 +109,7 @@ def pieces(time: np.ndarray, episode: np.ndarray | None, place: str, report: Rep
     spans = [(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
     short = sum(b - a < 2 for a, b in spans)
     if short:
-        report.add("short pieces", place, short, "left out", "pieces of fewer than two samples", run)
+        report.add("short segments", place, short, "left out", "segments of fewer than two samples", run)
     return [(a, b) for a, b in spans if b - a >= 2]
 
 
@@ -133,10 +135,21 @@ def without_duplicates(time: np.ndarray, place: str, report: Report, run: str) -
 
 
 def report_gaps(time: np.ndarray, report: Report, run: str) -> None:
-    """Pauses of more than five usual steps; they stay, and segments do not cross them."""
-    found = gaps(time)
+    """Pauses of more than five usual steps, which stay and which segments do not cross; and single lost samples."""
+    found, steps = gaps(time), np.diff(time)
+    usual = float(np.median(steps))
     if len(found):
-        steps = np.diff(time)[found]
-        worst = int(found[np.argmax(steps)])
-        detail = f"longest {steps.max():.4g} s after {time[worst]:.6g} s (usual step {np.median(np.diff(time)):.4g} s)"
+        worst = int(found[np.argmax(steps[found])])
+        detail = f"longest {steps.max():.4g} s after {time[worst]:.6g} s (usual step {usual:.4g} s)"
         report.add("gaps", "time", len(found), "note", detail, run)
+    times = np.round(steps / usual)
+    whole = np.abs(steps / usual - times) < EVEN
+    lost = whole & (times >= 2) & (times <= GAP)
+    if lost.any() and np.mean(whole) > ALWAYS:
+        count = int(np.sum(times[lost] - 1))
+        detail = f"steps of 2 to {GAP:.0f} times the usual {usual:.4g} s, first after {time[np.argmax(lost)]:.6g} s; "
+        report.add("lost samples", "time", count, "note", f"{detail}a fit takes the stamps as they are", run)
+    if not SHORTEST < usual < LONGEST:
+        unit = "ms" if usual >= LONGEST else "s, not of a smaller unit"
+        detail = f"the usual step is {usual:.4g} s: are the times those of {unit}? --column 'NAME=time [ms]' says so"
+        report.add("time unit", "time", len(time), "suspect", detail, run)

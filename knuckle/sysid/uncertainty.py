@@ -19,6 +19,7 @@ from knuckle.sysid.parameters import MOMENTS, Parameter, Parameters
 
 DETERMINED, PARTLY = 0.1, 0.5  # deviation after the fit over the one before
 SILENT = 1e-3  # effect of a parameter on the data, over the noise, below which it has none
+NOT_CONVERGED = "not converged"
 NOTABLE = 0.1  # share of a direction from which on a parameter is named in it
 
 
@@ -32,13 +33,22 @@ class Estimate(NamedTuple):
     deviation: float
     lower: float
     upper: float
-    verdict: str  # determined, partly determined, not determined
+    verdict: str  # determined, partly determined, not determined; not converged: there is no interval
 
     @property
     def texts(self) -> tuple[str, str, str]:
         """Before, value and interval, with digits that tell the ends of the interval apart."""
         shown = digits(self.lower, self.upper)
-        return f"{self.before:.4g}", f"{self.value:.{shown}g}", f"{self.lower:.{shown}g} .. {self.upper:.{shown}g}"
+        interval = f"{self.lower:.{shown}g} .. {self.upper:.{shown}g}" if self.has_interval else "unknown"
+        return f"{self.before:.4g}", f"{self.value:.{shown}g}", interval
+
+    @property
+    def has_interval(self) -> bool:
+        return math.isfinite(self.deviation)
+
+    def without_interval(self) -> Estimate:
+        """The same of a fit that did not converge: its covariance says nothing."""
+        return self._replace(deviation=math.nan, lower=math.nan, upper=math.nan, verdict=NOT_CONVERGED)
 
 
 def digits(lower: float, upper: float) -> int:
@@ -71,8 +81,20 @@ class Certainty(NamedTuple):
             found.append(f"{len(rows) - most} more combinations are not seen in the data")
         return found
 
+    @classmethod
+    def unknown(cls, size: int, labels: tuple[str, ...], entries: tuple[str, ...]) -> Certainty:
+        """Where nothing could be worked out."""
+        nothing = np.full(size, np.nan)
+        return cls(np.full((size, size), np.nan), nothing, np.eye(size), labels, entries, np.eye(size), nothing)
+
+    @property
+    def is_known(self) -> bool:
+        return bool(np.isfinite(self.covariance).all())
+
     def summary(self) -> str:
         """How much the data tell, in words."""
+        if not self.is_known:
+            return "what the data determine is unknown"
         told, size = int(np.sum(self.singular_values > 1 / DETERMINED)), len(self.labels)
         partly = int(np.sum(self.singular_values > 1.0)) - told
         return f"the data determine {told} of {size} free numbers or combinations of them, and {partly} more in part"
@@ -193,16 +215,26 @@ def estimates(parameters: Parameters, z: np.ndarray, sure: Certainty, level: flo
     return found
 
 
+def described(parameters: Parameters) -> list[Estimate]:
+    """Values of the description, where nothing was fitted: no code is compiled for them."""
+    return [
+        Estimate(name, unit, float(value), float(value), math.nan, math.nan, math.nan, NOT_CONVERGED)
+        for p in parameters
+        for name, unit, value in zip(p.entries, p.units, np.ravel(p.start), strict=True)
+    ]
+
+
 def _of_parameter(
     p: Parameter, value: np.ndarray, before: np.ndarray, slope: np.ndarray, covariance: np.ndarray, width: float
 ) -> list[Estimate]:
     deviation = np.sqrt(np.maximum(np.diag(slope @ covariance @ slope.T), 0.0))
     prior = np.sqrt(np.diag(slope @ np.diag(p.deviation**2) @ slope.T))
     lower, upper = _bounds(p.family.kind, value, width * deviation)
-    columns = zip(p.entries, prior, before + 0.0, value + 0.0, deviation, lower, upper, strict=True)  # -0 becomes 0
+    named = (p.entries, p.units, prior, before + 0.0, value + 0.0)  # -0 becomes 0
+    columns = zip(*named, deviation, lower, upper, strict=True)
     return [
-        Estimate(name, p.family.unit, float(a), float(b), float(off), float(low), float(high), verdict(off, last))
-        for name, last, a, b, off, low, high in columns
+        Estimate(name, unit, float(a), float(b), float(off), float(low), float(high), verdict(off, last))
+        for name, unit, last, a, b, off, low, high in columns
     ]
 
 

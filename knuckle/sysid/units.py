@@ -22,6 +22,7 @@ ANGLE = {
 }
 LENGTH = {**dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1.0), "cm": 1e-2, "mm": 1e-3, "um": 1e-6}
 TORQUE = {"nm": 1.0, "mnm": 1e-3, "knm": 1e3, "nmm": 1e-3, "ncm": 1e-2}
+CURRENT = {**dict.fromkeys(("a", "amp", "amps", "ampere", "amperes"), 1.0), "ma": 1e-3}
 FORCE = {"n": 1.0, "newton": 1.0, "newtons": 1.0, "kn": 1e3, "mn": 1e-3}
 
 
@@ -41,6 +42,8 @@ FACTORS: dict[tuple[str, str], dict[str, float]] = {
     ("qdd", "length"): _rates(LENGTH, 2),
     ("tau", "angle"): TORQUE,
     ("tau", "length"): FORCE,
+    ("current", "angle"): CURRENT,
+    ("current", "length"): CURRENT,
 }
 SUFFIXES = tuple(
     sorted(
@@ -79,6 +82,11 @@ def known(channel: str, dimension: str) -> tuple[str, ...]:
     """Units that a quantity may have."""
     base = "q" if channel.startswith(("pose/", "point/")) else channel
     return tuple(FACTORS.get((base, dimension), {}))
+
+
+def is_current(unit: str | None) -> bool:
+    """Whether a unit is one of electric current."""
+    return unit is not None and spelled(unit) in CURRENT
 
 
 def time_factor(unit: str) -> float | None:

@@ -23,6 +23,7 @@ CONTROL = _words(
     "ctrl control controls u cmd command commands commanded action actions act input inputs target "
     "targets desired des setpoint ref reference"
 )
+CURRENT = _words("current currents i iq amp amps ampere amperes")  # of motors; "current position" is none
 WORDS = {"control": CONTROL, "qdd": ACCELERATION, "qd": VELOCITY, "tau": TORQUE, "q": POSITION}
 KINDS = frozenset().union(*WORDS.values())
 FILLERS = _words(
@@ -86,6 +87,10 @@ def is_derived(leaf: str) -> bool:
 def channel_of(words: tuple[str, ...]) -> str | None:
     """The channel that words without a joint's name speak of: none of them, "" for fillers only."""
     rest = [word for word in words if word not in FILLERS]
+    if any(word in CURRENT for word in rest):
+        others = tuple(word for word in rest if word not in CURRENT)
+        named = channel_of(others)
+        return "current" if named in ("", "control") else named if "current" in rest else None
     if not all(word in KINDS for word in rest):
         return None
     return next((channel for channel, known in WORDS.items() if any(word in known for word in rest)), "")

@@ -47,7 +47,8 @@ def test_the_ground_never_pulls(substeps):
 @pytest.mark.parametrize("stiffness", [1e5, 1e8])
 def test_a_stiff_ground_is_stable_and_carries_exactly(stiffness):
     """Implicit at 1 ms: a drop of 0.1 m gains no energy and ends at the depth (m g / k)^(2/3)."""
-    run = roll(slider(), [0, R + 0.1], [0, 0], Compliant(stiffness=stiffness, dissipation=2.0), 3000)
+    contact = Compliant(stiffness=stiffness, dissipation=2.0, tolerance=1e-10)  # far below what is compared
+    run = roll(slider(), [0, R + 0.1], [0, 0], contact, 3000)
     assert bool(run.contact.converged.all())
     energy = 0.5 * run.qd[:, 1] ** 2 + G * (run.q[:, 1] - R)
     assert np.max(energy) <= G * 0.1
@@ -222,3 +223,22 @@ def test_it_runs_in_float32(substeps):
     assert run.q.dtype == np.float32 and run.contact is not None
     assert bool(run.contact.converged.all())
     np.testing.assert_allclose(run.q[-1], double.q[-1], atol=1e-4)
+
+
+def test_substeps_that_are_too_long_are_neither_solved_nor_of_a_small_residual():
+    """Their impulses are left out; the residual of what was left out was given as 0."""
+    run = roll(slider(), [0, R - 1e-3], [0, 0], Compliant(stiffness=1e9, substeps=2), 3)
+    refused = ~np.asarray(run.contact.converged)
+    assert refused[0] and (np.asarray(run.contact.impulse)[refused] == 0).all()
+    assert np.isposinf(np.asarray(run.contact.residual)[refused]).all()
+    with pytest.raises(ArithmeticError, match=r"contact was not solved in .* substeps that are too long"):
+        run.contact.check()
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(60, 0.91), (6, 0.44)])
+def test_the_implicit_step_loses_speed_in_a_short_bounce(steps, kept):
+    """The figures of docs/contact.md: a contact of T = 3.2 (m^2/(k^2 v))^(1/5) over so many steps, undamped."""
+    stiffness = (steps * DT / 3.2) ** -2.5
+    contact = Compliant(stiffness=stiffness, dissipation=0.0)
+    run = roll(slider(gravity=0.0), [0, R], [0, -1.0], contact, 3 * steps + 20)
+    assert float(run.qd[-1, 1]) == pytest.approx(kept, abs=0.01)

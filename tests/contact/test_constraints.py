@@ -143,8 +143,21 @@ def test_a_closed_loop_keeps_closed():
 def test_contradicting_equalities_are_told():
     ties = [kn.Mimic("a_joint", None, (c, 0, 0, 0, 0)) for c in (0.0, 0.2)]
     model = kn.build([rod("a")], equalities=ties)
+    run = roll(model, [0.0], [0.0], dt=1e-3, steps=10)
+    assert not run.contact.converged.any()
     with pytest.raises(ArithmeticError, match="contradict"):
-        roll(model, [0.0], [0.0], dt=1e-3, steps=10).contact.check()
+        run.contact.check()
+
+
+def test_contacts_push_though_equalities_contradict():
+    """A ball falls on the ground beside a joint that two equalities pull apart: rounding of those must not stop it."""
+    ball = kn.Link("ball", joints=kn.free(), mass=1.0, shapes=kn.shapes.sphere(0.1))
+    ties = [kn.Mimic("a_joint", None, (c, 0, 0, 0, 0)) for c in (0.0, 0.2)]
+    model = kn.build([rod("a"), ball], equalities=ties, world_shapes=[kn.shapes.plane()])
+    q = np.array([0.0, 3.0, 0, 0.1, 1, 0, 0, 0])
+    run = roll(model, q, np.zeros(7), dt=1e-3, steps=100)
+    assert not run.contact.converged.any()
+    assert np.abs(np.asarray(run.q[:, 3]) - 0.1).max() < 1e-5  # a fall of 0.1 s is 49 mm; rigid contact lets 2e-6 m in
 
 
 def test_gradients_of_constrained_steps_match_differences():
@@ -190,3 +203,28 @@ def test_check_raises_on_unsolved_steps_and_warns_at_kinks():
         roll(model, [0.5], [-600.0], dt=1e-3, steps=5, contact=Impulse(most_iterations=0), check=True)
     with pytest.raises(ValueError, match=r"call \.contact\.check\(\)"):
         jax.jit(lambda s: kn.step(model, s, dt=1e-3, contact=Impulse(), check=True))(kn.State(np.ones(1), np.zeros(1)))
+
+
+def test_a_violated_limit_returns_at_the_speed_that_is_asked_and_says_what_is_left():
+    """A slider 3 m beyond its limit: 2 m/s leave 2.8 m after 0.1 s, converged, and `check` says so."""
+    model = kn.build([kn.Link("a", joints=kn.prismatic("x", upper=0.0), mass=1.0)], gravity=(0, 0, 0))
+    start = {"q": [3.0], "qd": [0.0], "dt": 1e-3, "steps": 100}
+    with pytest.warns(
+        UserWarning, match=r"violated in 100 of 100 steps, by up to 3 m or rad and by 2\.8 after the last"
+    ):
+        roll(model, **start, check=True)
+    slow = roll(model, **start)
+    assert bool(slow.contact.converged.all())
+    np.testing.assert_allclose(slow.q[:, 0], 3.0 - 2.0 * slow.time, atol=1e-6)
+    np.testing.assert_allclose(slow.contact.violation, slow.q[:, 0], atol=1e-6)
+    fast = roll(model, **start, contact=Impulse(correction_speed=1e3))
+    assert float(fast.contact.violation[-1]) < 1e-6
+
+
+def test_an_equality_says_what_is_left_of_its_error():
+    links = [rod("a"), rod("b", "a", (0, 0, -1))]
+    model = kn.build(links, equalities=[kn.Mimic("a_joint", "b_joint", (0.5, 1.0, 0, 0, 0))], gravity=(0, 0, 0))
+    run = roll(model, [0.5, 0.5], [0.0, 0.0], dt=1e-3, steps=100)
+    off = np.abs(np.asarray(run.q)[:, 0] - np.asarray(run.q)[:, 1] - 0.5)
+    np.testing.assert_allclose(run.contact.violation, off, atol=1e-9)
+    assert off[0] > 0.4 and off[-1] < 0.31

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import knuckle as kn
-from knuckle.contact import Impulse
+from knuckle.contact import Compliant, Impulse, InteriorPoint
 from tests.contact.scenes import ball, boxes, pose
 from tests.derivatives import by_rows
 
@@ -178,6 +178,44 @@ def test_gradients_of_a_box_on_four_corners_match_differences():
         offsets = h * np.eye(10)[smooth]
         differences = (many(x[None] + offsets) - many(x[None] - offsets)).T / (2 * h)
         np.testing.assert_allclose(gradient(x)[:, smooth], differences, atol=5e-6, rtol=1e-5, err_msg=name)
+
+
+BAD_NUMBERS = [
+    (Impulse, {"friction": (-0.1, np.nan, np.inf), "restitution": (-0.1, 1.5, np.nan), "beta": (np.inf,)}),
+    (
+        Impulse,
+        {"smoothing": (np.nan, 0.0), "tolerance": (np.nan, 0.0), "most_iterations": (-1,), "correction": (np.inf,)},
+    ),
+    (Impulse, {"most_contacts": (0, -3, 2.5), "correction_speed": (np.nan, -1.0), "correction": (np.inf,)}),
+    (Compliant, {"stiffness": (np.inf, np.nan), "substeps": (0, 2.5), "tolerance": (np.nan,), "exponent": (0.0,)}),
+    (InteriorPoint, {"directions": (4.0, 3, 0)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "numbers"), BAD_NUMBERS)
+def test_numbers_that_cannot_be_meant_are_refused(kind, numbers):
+    """2.5 substeps were three of a length for 2.5; fewer than one contact let bodies fall."""
+    for name, values in numbers.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"{name} must"):
+                kind(**{name: value})
+    Impulse(correction_speed=np.inf, restitution=1.0, friction=jnp.array([0.0, 1000.0]))
+
+
+def test_steps_of_time_backwards_and_parts_of_steps_are_refused():
+    """With contact a step of -1 ms was solved, converged, as if it meant something."""
+    model = ball()
+    for dt in (-1e-3, 0.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="with contact dt must be positive"):
+            kn.rollout(model, model.state(), dt=dt, steps=2, contact=Impulse(), native=True)
+        with pytest.raises(ValueError, match="with contact dt must be positive"):
+            kn.step(model, model.state(), dt=dt, contact=Impulse())
+    for steps in (2.5, True, -1, "3"):
+        with pytest.raises(ValueError, match="steps must be a whole number"):
+            kn.rollout(model, model.state(), dt=1e-3, steps=steps)  # type: ignore[arg-type]
+    whole = kn.State(np.array([0, 0, 1, 1, 0, 0, 0]), np.zeros(6))
+    with pytest.raises(ValueError, match=r"state\.q must be of a floating-point type, got int64"):
+        kn.step(model, whole, dt=1e-3)
 
 
 def test_bad_numbers_and_integrators_are_refused():

@@ -1,5 +1,7 @@
 """`InteriorPoint` in the step: beside `Impulse`, with constraints, and its derivative."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -105,3 +107,35 @@ def test_the_derivative_of_the_relaxed_step_is_its_own(name):
     for k, column in enumerate(numeric):
         noise = 1e-12 / steps[k]  # velocities are solved to 1e-12 m/s
         np.testing.assert_allclose(exact[:, k], column, atol=1e-5 * np.abs(column).max() + noise, err_msg=f"column {k}")
+
+
+def test_relaxed_impulses_of_bodies_that_are_far_apart_are_work_over_velocity():
+    """r (r / m + b) = m (s / 2)^2 with b = gap / dt. Velocities beyond 1 m/s were cut: impulses were too large."""
+    ball = kn.Link("ball", joints=kn.prismatic("z"), mass=2.0, shapes=kn.shapes.sphere(0.1))
+    model, dt = kn.build([ball], world_shapes=[kn.shapes.plane()], gravity=(0, 0, 0)), 1e-3
+
+    def speed(height, width, solver):
+        contact = solver(smoothing=width, friction=0.5, mixing=0.0)
+        return kn.step(model, kn.State(height[None], jnp.zeros(1)), dt=dt, contact=contact).qd[0]
+
+    both = kn.native.jit(lambda *at: [jax.value_and_grad(speed)(*at, solver) for solver in (InteriorPoint, Impulse)])
+    for width, b in itertools.product((0.2, 2.0), (0.5, 1.5, 5.0, 50.0, 500.0)):
+        (found, slope), (other, other_slope) = both(0.1 + b * dt, width)
+        # 1e-8 m/s is the solver's tolerance, 1e-3 what far rows may differ by
+        np.testing.assert_allclose(found, other, rtol=1e-3, atol=1e-8)
+        np.testing.assert_allclose(slope, other_slope, rtol=1e-3, atol=1e-5)
+        closed = 0.5 * width**2 / (b + np.hypot(b, width))
+        np.testing.assert_allclose(found, closed, rtol=0.02)  # touching begins a little above the ground
+
+
+@pytest.mark.parametrize("smooth", ["both", "derivative"])
+def test_a_tie_that_opens_fast_is_closed_though_nothing_else_moves(smooth):
+    """Its velocity of 5 m/s was cut to 1 m/s, as that of a gap: the sliders went on at 4.5 and 0.5 m/s, converged."""
+    sliders = [kn.Link(name, joints=kn.prismatic("x"), mass=1.0) for name in ("a", "b")]
+    model = kn.build(sliders, equalities=[kn.Mimic("a_joint", "b_joint", (0, 1.0, 0, 0, 0))], gravity=(0, 0, 0))
+    run = kn.rollout(
+        model, kn.State(np.zeros(2), np.array([5.0, 0.0])), dt=1e-3, steps=1, native=True,
+        contact=InteriorPoint(smoothing=0.1, smooth=smooth),
+    )  # fmt: skip
+    np.testing.assert_allclose(run.qd[0], [2.5, 2.5], atol=1e-6)
+    assert run.contact is not None and bool(run.contact.converged[0])

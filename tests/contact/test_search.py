@@ -63,6 +63,27 @@ def test_an_unsolved_problem_is_flagged():
     assert np.all(np.isfinite(found.impulse))
 
 
+@pytest.mark.parametrize("law", [Coulomb, Pyramid])
+def test_unsolved_impulses_push_within_the_cone_and_add_no_energy(law):
+    """Whatever the search was at: contacts that pull would add energy where bodies may still come nearer."""
+    rng = np.random.default_rng(3)
+    unsolved = 0
+    for _ in range(20):
+        system = as_system(SETS["redundant"](rng))
+        friction = system.laws[0].friction  # type: ignore[attr-defined]
+        system = system._replace(b=system.b + rng.normal(size=len(system.b)), laws=(law(friction),))
+        start = jnp.asarray(rng.normal(size=len(system.b)))
+        found = search(system, start, tolerance=TOLERANCE, most_iterations=1)
+        unsolved += not bool(found.converged)
+        r = np.asarray(found.impulse)
+        blocks = r.reshape(-1, 3)
+        assert np.all(blocks[:, 0] >= 0)
+        size = np.linalg.norm(blocks[:, 1:], axis=1) if law is Coulomb else np.abs(blocks[:, 1:]).max(axis=1)
+        assert np.all(size <= np.asarray(friction) * blocks[:, 0] * (1 + 1e-12))
+        assert r @ (np.asarray(system.b) + np.asarray(system.A) @ r) <= 1e-12
+    assert unsolved >= 10
+
+
 def test_a_warm_start_at_the_solution_takes_no_iteration_and_a_broken_one_does_no_harm():
     system = as_system(SETS["six bodies"](np.random.default_rng(2)))
     found = solve(system)

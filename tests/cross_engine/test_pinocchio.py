@@ -20,7 +20,7 @@ FIXED = [
     "jaxsim__4_bar_opened",
     "models__panda_hand",  # sliding fingers that mimic each other
     "curobo__simple_mimic_gripper",  # without any mass
-    "pybullet__cartpole",  # inertia mended
+    "pybullet__cartpole",  # inertia repaired
     "urdf_files_dataset__kukaIiwa7",  # root called world
     "unitree_ros__a2",  # floats in the file
 ]

@@ -156,6 +156,11 @@ def linear_blueprint(weight: float = 0.0, **options) -> kn.Blueprint:
     return kn.Blueprint({"joint/force": kn.Augment(network, ("q",), **options)})
 
 
+def with_infinite_alpha() -> kn.contact.Impulse:
+    """As an optimiser may leave it: a new one is refused."""
+    return eqx.tree_at(lambda c: c.alpha, kn.contact.Impulse(), float("inf"))
+
+
 def with_nan(model: kn.Model) -> kn.Model:
     return eqx.tree_at(lambda m: m.damping, model, np.array([0.0, np.nan]))
 
@@ -171,7 +176,10 @@ def with_nan(model: kn.Model) -> kn.Model:
         ("notes: expected a dictionary of JSON data", {"notes": {"a": float("inf")}}),
         ("notes: expected a dictionary of JSON data", {"notes": {"a": print}}),
         ("model/damping: expected finite numbers", {"model": with_nan(PENDULUM)}),
-        ("contact: expected one finite number", {"contact": kn.contact.Impulse(alpha=float("inf"))}),
+        (
+            "contact: expected one finite number",
+            {"contact": with_infinite_alpha()},
+        ),
         ("expected floating numbers of shape", {"model": eqx.tree_at(lambda m: m.damping, PENDULUM, np.zeros(3))}),
         ("weights/0: a file holds numbers of type", {"blueprint": in_type(linear_blueprint(), jnp.bfloat16)}),
         ("weights/0: expected finite numbers", {"blueprint": in_type(linear_blueprint(np.nan), np.float64)}),

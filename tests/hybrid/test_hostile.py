@@ -256,7 +256,7 @@ NETWORK = "blueprint/joint|force/0/network"
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("version", 2, "version: the file has version 2, newer than 1"),
+        ("version", 3, "version: the file has version 3, newer than 2"),
         ("format", "zip", "expected the format"),
         ("model/topology/parent", [1, -1], "model/topology/parent/0: expected links in depth-first order"),
         ("model/topology/parent", [-1, 1], "model/topology/parent/1: expected links in depth-first order"),

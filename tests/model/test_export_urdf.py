@@ -247,7 +247,7 @@ def ball(**options) -> shapes.Shape:
         (pendulum(equalities=[kd.Mimic("hinge", name="hold")]), "equality 'hold': only an active, linear mimic"),
         (pendulum(motors=False), "actuators none: every joint has its motor, that is hinge"),
         (pendulum(actuators=[kd.motor("hinge", 2.0, name="hinge")]), "actuators: no gear other than 1"),
-        (pendulum(actuators=[kd.position_servo("hinge", 1.0, name="hinge")]), "actuator 'hinge': only motors"),
+        (pendulum(actuators=[kd.position_servo("hinge", 1.0, name="hinge")]), "actuator 'hinge': URDF has no place"),
         (pendulum(actuators=[kd.motor("hinge", name="hinge", force_upper=1.0)]), "actuator 'hinge': only motors"),
         (pendulum(shape=shapes.ellipsoid(1, 2, 3, name="egg")), "shape 'egg': there is no ellipsoid"),
         (pendulum(world_shapes=[shapes.plane(name="floor")]), "shape 'floor': there is no plane"),

@@ -105,11 +105,11 @@ def test_impossible_inertia_is_named_by_rule_and_mended(mass, moment, rule):
 
 def test_repair_moves_as_little_as_a_search_can():
     moment = rigid.moment_of((1.0, 1.0, 2.5, 0.2, 0.0, 0.1), "here")
-    mended = rigid.matrix_of(rigid.repaired(1.0, moment))
-    distance = np.linalg.norm(second_moments(mended) - second_moments(rigid.matrix_of(moment)))
+    repaired = rigid.matrix_of(rigid.repaired(1.0, moment))
+    distance = np.linalg.norm(second_moments(repaired) - second_moments(rigid.matrix_of(moment)))
     rng = np.random.default_rng(0)
     for _ in range(2000):
-        factor = np.linalg.cholesky(second_moments(mended) + 1e-9 * np.eye(3)) + 0.05 * rng.normal(size=(3, 3))
+        factor = np.linalg.cholesky(second_moments(repaired) + 1e-9 * np.eye(3)) + 0.05 * rng.normal(size=(3, 3))
         other = np.linalg.norm(factor @ factor.T - second_moments(rigid.matrix_of(moment)))
         assert other > distance - 1e-8
 

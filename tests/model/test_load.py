@@ -1,4 +1,4 @@
-"""One way in: the right reader, clear refusals, NumPy leaves, and a warning for what was mended."""
+"""One way in: the right reader, clear refusals, NumPy leaves, and a warning for what was repaired."""
 
 import warnings
 
@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from knuckle.model.load import LISTED_IN_WARNING, load
+from knuckle.model.load import load
 from knuckle.model.model import Model
-from knuckle.model.report import LoadError, LoadWarning
+from knuckle.model.report import LISTED_IN_WARNING, LoadError, LoadWarning
 
 INERTIA = '<mass value="2"/><inertia ixx="1" iyy="1" izz="{}" ixy="0" ixz="0" iyz="0"/>'
 URDF = """<robot name="r">
@@ -78,7 +78,7 @@ def test_mended_links_are_named_in_a_warning():
     text = URDF.format(INERTIA.format(3), "\n<gazebo/>" * 20)
     with pytest.raises(LoadError, match=r"link 'arm' \(line 3\): principal moments"):
         load(text)
-    with pytest.warns(LoadWarning, match=r"link 'arm' \(line 3\): mended") as caught:
+    with pytest.warns(LoadWarning, match=r"link 'arm' \(line 3\): repaired") as caught:
         load(text, repair_inertia=True)
     assert len(caught) == 1 and "<gazebo> (line " in str(caught[0].message)
 

@@ -135,7 +135,7 @@ def test_impossible_inertia_is_refused_with_body_and_rule(inertial, rule):
 @pytest.mark.parametrize("inertial", ['diaginertia="1 1 3" quat="0.6 0.8 0 0"', 'fullinertia="1 2 3 2 0 0"'])
 def test_impossible_inertia_is_mended_on_request(inertial):
     xml = mjcf(f'<body name="bad"><joint/><inertial pos="0 0 0" mass="1" {inertial}/></body>')
-    with pytest.warns(LoadWarning, match="body 'bad'.*mended"):
+    with pytest.warns(LoadWarning, match="body 'bad'.*repaired"):
         model = load(xml, repair_inertia=True)
     assert rigid.faults(1.0, np.asarray(model.inertia.moment[0])) == []
     stated = (1, 1, 3, 0, 0, 0) if "diag" in inertial else (1, 2, 3, 2, 0, 0)
@@ -244,7 +244,7 @@ def test_includes_in_a_ring_and_replication_without_bound_are_refused(tmp_path):
     with pytest.raises(LoadError, match="included once"):
         load(robot)
     nested = f'<replicate count="1000"><replicate count="1000"><replicate count="1000">{ARM}' + "</replicate>" * 3
-    with pytest.raises(LoadError, match="more than 1000000 elements"):
+    with pytest.raises(LoadError, match="at most 10000 elements"):
         load(mjcf(nested))
 
 

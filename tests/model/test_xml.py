@@ -44,7 +44,7 @@ def test_nesting_is_bounded():
 
 
 def test_size_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(xml, "MAX_BYTES", 1000)
+    monkeypatch.setattr(xml, "MAX_XML_BYTES", 1000)
     path = tmp_path / "long.urdf"
     path.write_text("<robot>" + " " * 1000 + "</robot>")
     with pytest.raises(LoadError, match="at most 1000 bytes"):

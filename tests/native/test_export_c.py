@@ -17,7 +17,7 @@ STRICT = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
 EXPORTED = [
     "elementwise", "integers", "moves", "products in memory", "scattering", "indexing in memory", "while",
     "nested loops", "branches", "update in place", "swapped carries", "swapped carries in memory", "pendulum",
-    "pendulum gradient", "linear algebra", "mlp", "lstm", "random numbers",
+    "pendulum gradient", "linear algebra", "large linear algebra", "mlp", "lstm", "random numbers",
 ]  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_jacobian_of_trees():
         agree(native.jit(native.jacfwd(function, numbers))(2.0, tree), expected)
 
 
-def test_linear_maps_keep_what_they_need():
+def test_linear_maps_keep_what_they_need(short_pieces):
     """What `jax.linearize` stores is read in the loop: more values than registers, in pieces of code."""
 
     def jacobian(x):

@@ -1,5 +1,7 @@
 """Native code against `jax.jit` on programs of every family of primitives, alone and over a batch."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,7 +102,7 @@ def test_uncovered_primitive_is_named_with_the_users_line():
         native.jit(with_callback)(np.ones(2))
 
 
-def test_very_long_code_is_cut_and_still_right():
+def test_very_long_code_is_cut_and_still_right(short_pieces):
     def function(x):
         for k in range(400):
             x = jnp.sin(x) + 0.1 * jnp.roll(x, 1) * (k + 1) / 400
@@ -118,7 +120,7 @@ def test_very_long_code_is_cut_and_still_right():
     assert all(np.array_equal(row, native.jit(function)(x)) for row, x in zip(together, batch, strict=True))
 
 
-def test_long_loop_bodies_are_cut_too():
+def test_long_loop_bodies_are_cut_too(short_pieces):
     def body(carry, x):
         start = carry
         for k in range(400):
@@ -148,7 +150,7 @@ def test_the_same_program_gives_the_same_machine_code():
     assert first.object_code == second.object_code
 
 
-def test_sine_and_cosine_of_one_angle_survive_cutting():
+def test_sine_and_cosine_of_one_angle_survive_cutting(short_pieces):
     def function(x):
         for k in range(300):
             angles = x * (1 + k / 300)
@@ -201,7 +203,7 @@ def test_more_results_than_are_ordered_together():
         np.testing.assert_allclose(mine, theirs, rtol=TOLERANCE)
 
 
-def test_elements_of_inputs_are_read_again_where_long_code_is_cut():
+def test_elements_of_inputs_are_read_again_where_long_code_is_cut(short_pieces):
     def loss(weights, x):
         for w in weights:
             x = jnp.tanh(w @ x)
@@ -215,3 +217,21 @@ def test_elements_of_inputs_are_read_again_where_long_code_is_cut():
     expected = jax.jit(jax.grad(loss))(weights, x)
     for mine, theirs in zip(native.jit(jax.grad(loss))(weights, x), expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=TOLERANCE)
+
+
+def test_divisions_by_one_value_are_within_one_and_a_half_units_in_the_last_place():
+    """One reciprocal and products: infinite where the divisor is subnormal, as docs/native.md says."""
+    rng = np.random.default_rng(0)
+    x, divisor = rng.normal(size=(2000, 4)), rng.normal(size=2000)
+    found = native.vmap(lambda x, d: x / d)(x, divisor)
+    quotients = [[Fraction(a) / Fraction(d) for a in row] for row, d in zip(x, divisor, strict=True)]
+    off = [abs(Fraction(f) - q) / Fraction(np.spacing(abs(f))) for fs, qs in zip(found, quotients, strict=True)
+           for f, q in zip(fs, qs, strict=True)]  # fmt: skip
+    assert max(off) <= Fraction(3, 2)
+    assert np.isinf(native.jit(lambda x, d: x / d)(np.ones(4), np.array(1e-310))).all()
+
+
+def test_a_product_that_is_added_is_rounded_once():
+    a, b = 1 + 2.0**-30, 1 - 2.0**-30
+    assert native.jit(lambda a, b, c: a * b + c)(a, b, -1.0) == -(2.0**-60)
+    assert a * b - 1 == 0  # rounded twice

@@ -17,6 +17,7 @@ MORE = {
     "stacked passive": neural.each(2, lambda key: neural.Passive(1, (4,), key=key), KEY),
     "quaternions": neural.Passive(QUADRUPED, (4,), structure="diagonal", key=KEY),
     "periodic": neural.Passive(neural.Coordinates.of(QUADRUPED, periodic=True), (4,), key=KEY),
+    "joint friction": neural.JointFriction((0, 1), (0, 1), 2, 2, (True, False)),
     "pairs apart": neural.PairForces(3, [(0, 2), (1, 2)], "free", shared=False, key=KEY),
 }
 ALL = {name: case[0] for name, case in CASES.items()} | MORE

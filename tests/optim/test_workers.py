@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from knuckle.optim import Status, basin_hopping, opened, workers
+from tests.contention import Watch
 from tests.optim.landscapes import (
     Deadly,
     Slow,
@@ -80,9 +81,9 @@ def test_tasks_that_hang_are_ended_when_the_time_is_up(monkeypatch):
     monkeypatch.setattr(workers, "GRACE", 0.2)
     with opened(1, Slow(60.0, below=0.0), value_at) as team:
         assert len(dict(team.run(POINTS[:1]))) == 1  # the worker is there
-        began = time.monotonic()
-        done = dict(team.run(POINTS, 0.5))
-        assert list(done) == [0] and time.monotonic() - began < 5
+        with Watch() as watch:
+            done = dict(team.run(POINTS, 0.5))
+        assert list(done) == [0] and watch.within(0.5 + 0.2, work=4)
         assert not team._members  # type: ignore[attr-defined]
 
 
@@ -112,7 +113,7 @@ def test_ctrl_c_at_the_terminal_returns_the_best_so_far(tmp_path):
     first = run.stdout.readline().split()
     time.sleep(0.3)
     os.killpg(run.pid, signal.SIGINT)
-    rest, _ = run.communicate(timeout=60)
+    rest, _ = run.communicate(timeout=600)
     status, rounds, value = rest.split()
     assert run.returncode == 0 and status == "interrupted" and int(rounds) >= 1
     assert float(value) <= float(first[1])

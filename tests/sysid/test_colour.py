@@ -69,7 +69,7 @@ def test_a_lack_that_starts_of_pieces_take_up_is_spoken_of(white):
     fits = [white.again(recordings(seed, friction=0.02)) for seed in range(3)]
     for fit in fits:
         assert beginning_anew(fit.objective, fit.result.x) > 10 * SURE
-        assert any("where the last ended" in line for line in fit.missing())
+        assert any("where the last one ended" in line for line in fit.missing())
     assert any("correlate" not in fit.missing()[0] for fit in fits)
     assert all(beginning_anew(f.objective, f.result.x) < SURE for f in [white, white.again(recordings(1))])
 

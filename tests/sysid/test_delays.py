@@ -5,6 +5,8 @@ import pytest
 
 import knuckle as kn
 from knuckle import robots
+from knuckle.hybrid import Calibration
+from knuckle.sysid.measuring import fitted_calibration
 
 CART = robots.load("cartpole")
 PERIOD, FINE, LATE = 0.01, 10, 27  # between samples [s], steps in that, and steps that controls come late: 27 ms
@@ -34,6 +36,9 @@ def test_the_delay_of_an_actuator_is_found_within_its_interval(drive):
     found = fit["actuator.delay"]
     assert abs(found.value - 0.027) < 3.5 * found.deviation and found.verdict == "determined"  # one in 2,000
     assert found.deviation < 1e-3 and found.unit == "s"
+    assert fitted_calibration(fit, {"slider": 2.0}) == Calibration.of(
+        actuator_delay=found.value, drive_gains={"slider": 2.0}
+    )
     assert fit.noise["q"] == pytest.approx(3e-4, rel=0.15)  # 480 numbers: 3 % is one deviation
     if (
         drive == "held"

@@ -12,7 +12,7 @@ import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.model.inertia import matrix_of
 from knuckle.neural import MLP, each
-from knuckle.sysid import draws, solve
+from knuckle.sysid import first_weights, solve
 from knuckle.sysid.families import to_value
 from knuckle.sysid.held_out import _with_known_starts
 from knuckle.sysid.many import Pieces
@@ -293,7 +293,7 @@ def test_a_network_learns_what_the_model_leaves_out():
 def test_first_weights_are_drawn_again_until_a_fit_holds_and_the_most_probable_end_stays(monkeypatch):
     ends = []
     monkeypatch.setattr(solve, "holds", lambda *_: False)
-    monkeypatch.setattr(solve, "end", lambda *given: ends.append(draws.end(*given)) or ends[-1])
+    monkeypatch.setattr(solve, "end", lambda *given: ends.append(first_weights.end(*given)) or ends[-1])
     monkeypatch.setattr(solve, "SURE", 0.0)  # no two ends are alike
     smooth, log = eqx.tree_at(lambda m: m.damping, MODEL, np.zeros(2)), recorded(TRUTH, runs=1)
     fit = kn.fit(smooth, log, [], blueprint=small_networks(), held_out=0, draws=3)
@@ -311,21 +311,21 @@ def test_first_weights_are_drawn_again_until_a_fit_holds_and_the_most_probable_e
 
 def test_weights_drawn_again_have_the_spread_of_the_first_and_leave_zeros():
     problem = objective([], small_networks())
-    again = draws.redrawn(problem, problem.first, (0, 1))
+    again = first_weights.redrawn(problem, problem.first, (0, 1))
     before, after = (problem.simulator.networks(jnp.asarray(x[: problem.size])).weights for x in (problem.first, again))
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert np.any(old != 0) == np.all(old != new)
         assert np.std(new) < 3 * np.std(old) or np.all(old == new)
     np.testing.assert_array_equal(problem.first[problem.size :], again[problem.size :])
     trained = kn.Blueprint(small_networks().augments).with_weights(jax.tree.map(lambda w: w + 0.1, before))
-    assert draws.untrained(problem) and not draws.untrained(objective([], trained))
+    assert first_weights.untrained(problem) and not first_weights.untrained(objective([], trained))
     both = objective(
         [], kn.Blueprint({"joint/force": (*trained.augments["joint/force"], *small_networks().augments["joint/force"])})
     )
-    first, again = both.first[: both.size], draws.redrawn(both, both.first, (0, 1))[: both.size]
+    first, again = both.first[: both.size], first_weights.redrawn(both, both.first, (0, 1))[: both.size]
     old, new = (both.simulator.networks(jnp.asarray(x)).weights for x in (first, again))
     same = [jax.tree.all(jax.tree.map(np.array_equal, old[key], new[key])) for key in ("joint/force", "joint/force#1")]
-    assert draws.untrained(both) and same == [True, False]  # trained ones stay as they are
+    assert first_weights.untrained(both) and same == [True, False]  # trained ones stay as they are
 
 
 @given(st.lists(st.floats(-3, 3), min_size=6, max_size=6), st.integers(0, 99))
@@ -339,7 +339,9 @@ def test_moments_stay_those_of_a_body(z, seed):
 
 def test_what_can_be_fitted_has_names_and_what_cannot_is_refused():
     contact = kn.contact.Compliant()
-    assert {"upper.mass", "elbow.damping", "contact.stiffness", "world.gravity"} <= set(fittable(MODEL, contact))
+    assert {"upper.mass", "elbow.damping", "world.gravity"} <= set(fittable(MODEL, contact))
+    assert "contact.stiffness" in fittable(robots.load("quadruped"), contact)
+    assert "contact.stiffness" not in fittable(MODEL, contact)  # it has nothing that could touch
     with pytest.raises(ValueError, match=r"nothing is called 'upper.colour'; there are mass, com, inertia of upper"):
         choose(MODEL, ["upper.colour"])
     with pytest.raises(ValueError, match="lower < upper"):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import knuckle as kn
+from knuckle.interrupt import interrupts
 from knuckle.neural import MLP
-from knuckle.sysid.interrupt import interrupts
 from tests.sysid.test_fit import MODEL, recorded
 
 MASSES = np.asarray(MODEL.inertia.mass) * np.array([0.4, 2.5])

@@ -14,7 +14,7 @@ import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.sysid.motion import Motions
 from knuckle.sysid.noise import noise_left
-from knuckle.sysid.posterior import _Profiled
+from knuckle.sysid.posterior import Profiled
 from knuckle.sysid.stein import stein
 from knuckle.sysid.uncertainty import estimates
 
@@ -123,7 +123,7 @@ def test_samples_of_a_normal_density_have_its_mean_and_covariance():
 def test_samples_whose_motion_diverges_go_back(gentle):
     objective, z = copy(gentle.objective), gentle.result.x[: gentle.objective.size]
     objective.look = lambda x: np.full(3, np.nan) if np.any(np.abs(x[: len(z)] - z) > 1.0) else np.zeros(3)
-    target = _Profiled(objective, gentle.result.x, 2)
+    target = Profiled(objective, gentle.result.x, 2)
     np.testing.assert_allclose(target(0, z + 2.0), -target.hessian @ np.full(len(z), 2.0))
     assert np.isfinite(target(0, z + 1e-3)).all()
 

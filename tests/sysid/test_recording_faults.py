@@ -286,17 +286,100 @@ def test_late_torques_of_an_arm_of_other_masses_are_reported_with_their_offset(s
 
 def test_torques_in_another_order_of_opposite_sign_or_in_other_units_are_suspect(tmp_path: Path):
     t, q, torque = arm_log()
-    kinds = "foreign forces", "opposite force", "force scale"
     right = read_arm(tmp_path, t, q, torque)
-    assert not any(right.of(kind) for kind in kinds)
-    swapped = read_arm(tmp_path, t, q, torque[:, [0, 3, 2, 1, 4, 5, 6]]).of("foreign forces")
+    assert [str(f) for f in right if f.action != "note"] == []
+    swapped = read_arm(tmp_path, t, q, torque[:, [0, 3, 2, 1, 4, 5, 6]]).of("exchanged joints")
     second, fourth = ARM.joint_names[1], ARM.joint_names[3]
-    assert [(f.place, f.count, f.action) for f in swapped] == [("tau", 2, "suspect")]
-    assert f"that of {second} is what moves {fourth}" in swapped[0].detail
+    assert [(f.place, f.action) for f in swapped] == [(f"tau {second}, {fourth}", "suspect")]
+    assert f"tau of {second} and {fourth} are exchanged" in swapped[0].detail
     turned = read_arm(tmp_path, t, q, torque * np.where(np.arange(7) == 1, -1, 1)).of("opposite force")
     assert [f.place for f in turned] == [f"tau {second}"]
     small = read_arm(tmp_path, t, q, torque * np.where(np.arange(7) == 3, 1000, 1)).of("force scale")
     assert [f.place for f in small] == [f"tau {fourth}"] and "times what the description needs" in small[0].detail
+
+
+@pytest.mark.parametrize(("joint", "degrees"), [(1, 90), (3, -60)])
+def test_the_zero_of_a_joint_is_found_by_the_description_s_forces(joint: int, degrees: float, tmp_path: Path):
+    """To 15 degrees: centres of mass of the description are off too."""
+    t, q, torque = arm_log()
+    q[:, joint] += np.radians(degrees)
+    (finding,) = read_arm(tmp_path, t, q, torque).of("zero offset")
+    assert finding.place == f"q {ARM.joint_names[joint]}" and finding.action == "suspect"
+    assert abs(float(finding.detail.split("is about ")[1].split()[0]) - degrees) <= 15
+    assert "--offset q" in finding.detail
+
+
+def test_joints_that_are_exchanged_or_move_the_other_way_are_suspect(tmp_path: Path):
+    t, q, torque = arm_log()
+    order, second, fourth = [0, 3, 2, 1, 4, 5, 6], ARM.joint_names[1], ARM.joint_names[3]
+    for other in (torque, torque[:, order]):
+        (finding,) = read_arm(tmp_path, t, q[:, order], other).of("exchanged joints")
+        assert second in finding.place and fourth in finding.place and "--column" in finding.detail
+    turned = read_arm(tmp_path, t, q * np.where(np.arange(7) == 3, -1, 1), torque).of("opposite motion")
+    assert [f.place for f in turned] == [f"q {fourth}"]
+
+
+def test_currents_in_place_of_torques_are_suspect_at_every_joint(tmp_path: Path):
+    t, q, torque = arm_log()
+    found = read_arm(tmp_path, t, q, torque / np.linspace(8, 11, 7)).of("force scale")
+    assert [f.place for f in found] == [f"tau {name}" for name in ARM.joint_names]
+    assert all(f"--currents --gain {name}=" in f.detail for f, name in zip(found, ARM.joint_names, strict=True))
+
+
+def test_a_payload_that_the_description_lacks_is_no_fault(tmp_path: Path):
+    t, q, qd = swing(12.0, joints=7)
+    mass = np.asarray(ARM.inertia.mass) + np.where(np.arange(len(ARM.link_names)) == len(ARM.link_names) - 1, 2.0, 0)
+    loaded = eqx.tree_at(lambda m: m.inertia.mass, ARM, mass)
+    torque = np.asarray(inverse_dynamics(loaded, q, qd, np.gradient(qd, t, axis=0))) + 0.3 * np.tanh(20 * qd)
+    assert [str(f) for f in read_arm(tmp_path, t, q, torque) if f.action != "note"] == []
+
+
+def test_a_robot_that_stands_still_is_kept_and_said_to_stand_still(tmp_path: Path):
+    """Encoders flicker by a digit; then it sets off, which is no leap of a frozen channel."""
+    rng, (t, q, qd) = np.random.default_rng(0), swing()
+    still = np.tile(q[400], (len(t), 1)) + 1e-4 * rng.integers(0, 2, q.shape)
+    for speeds in (np.zeros_like(qd), None):
+        got = read(tmp_path, columns(t, still, speeds))
+        assert serious(got) == [] and [f.place for f in got.report.of("stationary")] == ["q"]
+        assert got[0]["q"].valid.all() and "no joint moves" in got.report.of("stationary")[0].detail
+    begin = np.clip((t - 4) / 0.5, 0, None)[:, None] ** 2
+    moved = np.round(q[:1] + np.minimum(begin, 1) * (q - q[:1]), 4)
+    got = read(tmp_path, columns(t, moved, np.round(np.gradient(moved, t, axis=0), 3)))
+    assert serious(got) == [] and "first from 0 s to 4" in got.report.of("stationary")[0].detail
+
+
+def test_a_position_that_stays_while_its_velocity_goes_on_is_frozen(tmp_path: Path):
+    t, q, qd = swing()
+    stuck = q.copy()
+    stuck[1500:, 1] = stuck[1499, 1]  # until the end: there is no leap
+    got = read(tmp_path, columns(t, stuck, qd))
+    assert found(got, "frozen") == [("q elbow", 500, "left out")]
+    speeds = qd.copy()
+    speeds[300:400, 0] = speeds[299, 0]
+    assert found(read(tmp_path, columns(t, q, speeds)), "frozen") == [("qd shoulder", 100, "left out")]
+
+
+def test_stamps_in_another_unit_than_the_header_says_are_suspect(tmp_path: Path):
+    t, q, qd = swing()
+    got = read(tmp_path, columns(1e3 * t, q, qd))
+    (finding,) = [f for f in got.report.of("time unit") if "velocities" in f.detail]
+    assert finding.action == "suspect" and "look like ms" in finding.detail
+    assert got[0]["qd"].valid.all()  # times are wrong, not velocities
+
+
+def test_single_lost_samples_are_counted(tmp_path: Path):
+    t, q, qd = swing()
+    keep = np.ones(len(t), bool)
+    keep[[100, 400, 401, 900]] = False
+    got = read(tmp_path, columns(t[keep], q[keep], qd[keep]))
+    assert found(got, "lost samples") == [("time", 4, "note")] and serious(got) == []
+
+
+def test_outliers_of_forces_are_left_out(tmp_path: Path):
+    t, q, torque = arm_log()
+    torque[[300, 1200], 2] += 3 * np.ptp(torque[:, 2])
+    found = read_arm(tmp_path, t, q, torque)
+    assert [(f.place, f.count) for f in found.of("spikes")] == [(f"tau {ARM.joint_names[2]}", 2)]
 
 
 def test_spikes_are_left_out(tmp_path: Path):

@@ -1,0 +1,61 @@
+"""Efforts held against the description: reversed signs, wrong scales, and what the motion does not explain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from knuckle.sysid.base_parameters import inertial
+from knuckle.sysid.regression.design import Design, Layout
+from knuckle.sysid.regression.result import TorqueError, joint_name
+
+LARGEST_SCALE = 3.0  # of efforts over the description's: beyond, units or torque constants are doubtful
+LEAST_PART = 0.2  # of the effort's spread that rigid-body forces make up: below, nothing is said of their scale
+UNEXPLAINED = 0.5  # held-out error over the effort's spread
+
+
+def scale_notes(design: Design, layout: Layout) -> list[str]:
+    """Notes on joints whose effort is not near the description's rigid-body force plus friction and rotor inertia."""
+    described = np.asarray(inertial(design.model), float)
+    scales = {}
+    for k in range(len(layout.joints)):
+        rows = design.rows(layout, k)
+        own = rows.columns >= layout.inertial
+        rigid = rows.features[:, ~own] @ described[rows.columns[~own]]
+        if np.std(rigid) == 0 or len(rigid) < 20:
+            continue
+        columns = np.column_stack([rigid, rows.features[:, own]])
+        found = np.linalg.lstsq(columns / _sizes(columns), rows.effort, rcond=None)[0] / _sizes(columns)
+        if abs(found[0]) * np.std(rigid) > LEAST_PART * np.std(rows.effort):
+            scales[joint_name(design.model, layout.joints[k])] = float(found[0])
+    reversed_ = [name for name, scale in scales.items() if scale < -0.1]
+    notes = []
+    if reversed_:
+        notes.append(
+            f"the sign of the effort of {', '.join(reversed_)} is opposite to that of gravity and inertia in the "
+            "description: check the sign of these channels"
+        )
+    off = {n: s for n, s in scales.items() if s > LARGEST_SCALE or 0 < s < 1 / LARGEST_SCALE}
+    if off:
+        listed = ", ".join(f"{name} {scale:.2g}" for name, scale in off.items())
+        notes.append(
+            f"efforts are not on the scale of the description (measured over described: {listed}): if they are "
+            "currents or motor-side torques, give gains; all masses scale with them"
+        )
+    return notes
+
+
+def _sizes(columns: np.ndarray) -> np.ndarray:
+    return np.maximum(np.sqrt(np.mean(columns**2, axis=0)), 1e-12)
+
+
+def error_notes(errors: Sequence[TorqueError]) -> list[str]:
+    """A note on joints whose torques the fit does not explain."""
+    bad = [e.joint for e in errors if e.held_out > UNEXPLAINED * max(e.effort, 1e-12)]
+    if not bad:
+        return []
+    return [
+        f"the torques of {', '.join(bad)} are not explained by the motion (held-out error above half of their spread): "
+        "check units, signs, the order of joints and clocks"
+    ]

@@ -1,0 +1,82 @@
+"""Standard errors by leaving out one block of time after the other (Quenouille, Tukey), which model error survives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.stats import t as student
+
+from knuckle.sysid.regression.problem import Problem, Solved
+
+SHORTEST, LONGEST = 0.2, 5.0  # seconds of a block
+PER_CORRELATION = 3.0  # length of a block over the time between independent residuals
+LEAST_BLOCKS = 15
+FILTER_ERRORS = 2.0  # of the change with half the cut-off, in a half width
+
+
+def block_length(problem: Problem, solved: Solved, inefficiency: np.ndarray) -> float:
+    """Seconds: three times the longest time between independent residuals, 0.2 to 5 s, and at least 15 blocks."""
+    stretches = problem.design.stretches
+    row = np.median([s.every * (s.time[1] - s.time[0]) for s in stretches])
+    total = sum(s.time[-1] - s.time[0] for s in stretches)
+    wanted = PER_CORRELATION * float(np.max(inefficiency)) * row
+    return float(max(min(np.clip(wanted, SHORTEST, LONGEST), total / LEAST_BLOCKS), 4 * row))
+
+
+def leave_one_out(problem: Problem, solved: Solved) -> np.ndarray:
+    """Parameters without each block that has rows, (block, parameter)."""
+    grams, spread = solved.grams, solved.deviation
+    if problem.inefficiency is not None:
+        spread = spread * np.sqrt(problem.inefficiency)
+    H, g = grams.normal(spread)
+    found = []
+    for b in np.flatnonzero(grams.count.sum(axis=0) > 0):
+        H_b, g_b = grams.normal(spread, slice(b, b + 1))
+        found.append(solved.penalty.solve(H - H_b, g - g_b))
+    return np.array(found)
+
+
+def unheld(problem: Problem, solved: Solved, without: np.ndarray) -> np.ndarray:
+    """The same, with each parameter that its lower bound holds taken from solutions without that one bound.
+
+    At its bound a parameter shows no scatter between blocks, however little the data say about it.
+    """
+    lower, found = solved.layout.lower, without.copy()
+    for k in np.flatnonzero(np.isfinite(lower) & np.any(without <= lower, axis=0)):
+        lifted = np.where(np.arange(len(lower)) == k, -np.inf, lower)
+        free = replace(solved, penalty=replace(solved.penalty, lower=lifted))
+        found[:, k] = leave_one_out(problem, free)[:, k]
+    return found
+
+
+def standard_errors(values: np.ndarray) -> np.ndarray:
+    """Of quantities (block, quantity), each without one block."""
+    blocks = len(values)
+    return np.sqrt((blocks - 1) / blocks * np.square(values - values.mean(axis=0)).sum(axis=0))
+
+
+def directions(without: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Columns D with D D^T the covariance of the parameters: of the jackknife, and of the change with the cut-off."""
+    blocks = len(without)
+    return np.column_stack([np.sqrt((blocks - 1) / blocks) * (without - without.mean(axis=0)).T, change])
+
+
+def half_widths(values: np.ndarray, change: np.ndarray, level: float = 0.95) -> np.ndarray:
+    """Half widths of intervals: Student's t times the standard error, and what the filter changes.
+
+    Errors of the regressor (noise of velocities, lags, unmodelled dynamics) bias estimates without any scatter between
+    blocks, but the bias depends on the cut-off. `change` is that of the quantities when the cut-off is halved; it is a
+    standard error of its own.
+    """
+    by_blocks = student.ppf(0.5 + level / 2, max(len(values) - 1, 1)) * standard_errors(values)
+    return np.hypot(by_blocks, FILTER_ERRORS * np.abs(change))
+
+
+def data_shares(solved: Solved, combinations: np.ndarray) -> np.ndarray:
+    """Share of the information on each combination (rows) that is the data's, not the prior's: 0 to 1."""
+    scale = 1 / np.sqrt(np.diag(solved.solution.H))
+    K = solved.solution.H * np.outer(scale, scale) + 1e-12 * np.eye(len(scale))
+    x = np.linalg.solve(K, (combinations * scale).T) * scale[:, None]  # H^-1 a
+    prior = np.einsum("pc,pq,qc->c", x, solved.penalty.matrix, x)
+    return 1 - np.clip(prior / np.maximum(np.einsum("pc,cp->c", x, combinations), 1e-300), 0.0, 1.0)

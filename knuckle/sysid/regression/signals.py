@@ -1,0 +1,190 @@
+"""Recordings as even signals: positions, velocities, accelerations and efforts, with what was not measured marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from knuckle.model.joints import difference
+from knuckle.model.model import Model
+from knuckle.native import jit
+from knuckle.sysid.entries import names_of, weights_of_entries
+from knuckle.sysid.recording import Channel, Recording
+from knuckle.sysid.regression.filters import Filter
+from knuckle.sysid.split import resample, stretches
+
+LEAST_SAMPLES = 20  # of a stretch: shorter ones are left out
+OUTLIER = 8.0  # robust standard deviations of the noise
+NEIGHBOURS = 9
+
+
+@dataclass(frozen=True)
+class Signals:
+    """A stretch without gaps at an even rate. SI units; one entry per degree of freedom except for `q` (nq)."""
+
+    name: str
+    time: np.ndarray
+    q: np.ndarray
+    qd: np.ndarray
+    effort: np.ndarray
+    known: np.ndarray  # (time,): whether the motion of all joints was measured
+    measured: np.ndarray  # (time, dof): whether the effort was
+    velocity_measured: np.ndarray  # (dof,)
+
+    @property
+    def rate(self) -> float:
+        return (len(self.time) - 1) / (self.time[-1] - self.time[0])
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+
+def prepare(model: Model, recordings: Sequence[Recording], gains: Mapping[str, float] | None = None) -> list[Signals]:
+    """Stretches between gaps at the median rate of each recording, without outliers.
+
+    Args:
+        gains: N m/A or N/A of joints whose channel "tau" holds currents.
+    """
+    factor = _gains(model, gains)
+    found = []
+    for recording in recordings:
+        _check_channels(model, recording)
+        for stretch in stretches(recording):
+            if len(stretch) >= LEAST_SAMPLES:
+                found.append(_of_stretch(model, stretch, factor))
+    if not found:
+        shortest = f"at least {LEAST_SAMPLES} samples without a gap are needed"
+        raise ValueError(f"regress: no recording is long enough: {shortest}")
+    return found
+
+
+def _check_channels(model: Model, recording: Recording) -> None:
+    if "q" not in recording.channels:
+        raise ValueError(f"regress: recording {recording.name!r} has no positions (channel 'q')")
+    if "tau" not in recording.channels and "control" not in recording.channels:
+        raise ValueError(
+            f"regress: recording {recording.name!r} has neither measured joint torques (channel 'tau') nor controls of "
+            "motors (channel 'control'): a regression on torques needs one of them"
+        )
+    channel = recording["q"]
+    never = [name for k, name in enumerate(channel.names) if not channel.valid[:, k].any()]
+    if never:
+        raise ValueError(
+            f"regress: recording {recording.name!r}: positions of {', '.join(never)} were never measured; the forces "
+            "of all joints depend on them"
+        )
+
+
+def _gains(model: Model, gains: Mapping[str, float] | None) -> np.ndarray:
+    factor = np.ones(model.nv)
+    names = names_of(model, "tau")
+    for name, gain in (gains or {}).items():
+        if name not in names:
+            raise ValueError(f"regress: gains: no joint {name!r}; there are {', '.join(names)}")
+        if not np.isfinite(gain) or gain == 0:
+            raise ValueError(f"regress: gains: {name} must have a finite gain other than 0, got {gain}")
+        factor[names.index(name)] = gain
+    return factor
+
+
+def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray) -> Signals:
+    effort, known = efforts(model, stretch)
+    plain = stretch.replace(tau=Channel(effort * factor, known, names_of(model, "tau")), control=None)
+    clean = without_outliers(plain)
+    even = resample(clean, rate=1 / clean.period)
+    q, position = even["q"].values, even["q"].valid
+    valid = np.asarray(weights_of_entries(model, "q", jnp.asarray(position.astype(float)))) > 0
+    derived = _velocity(model, even.time, q)
+    qd, from_q = derived, np.ones(derived.shape, bool)
+    if "qd" in even.channels:
+        seen = even["qd"].valid
+        qd, from_q = np.where(seen, even["qd"].values, derived), ~seen
+    tau, known = even["tau"], np.all(valid, axis=1)
+    return Signals(even.name, even.time, q, qd, tau.values, known, tau.valid, from_q.mean(axis=0) < 0.5)
+
+
+def _velocity(model: Model, time: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Velocity by central differences of the positions."""
+    if model.nq == model.nv:
+        return np.gradient(q, time, axis=0)
+    with jax.enable_x64(True):
+        step = jit(lambda a, b: jax.lax.map(lambda x: difference(model, *x), (a, b)))
+        after = np.asarray(step(q[np.r_[0, 0 : len(q) - 2, len(q) - 2]], q[np.r_[1, 2 : len(q), len(q) - 1]]))
+    span = np.r_[time[1] - time[0], time[2:] - time[:-2], time[-1] - time[-2]]
+    return after / span[:, None]
+
+
+def efforts(model: Model, recording: Recording) -> tuple[np.ndarray, np.ndarray]:
+    """Joint efforts and whether they are known: measured torques, or controls of motors through gain and gear.
+
+    The effort of a joint that no actuator drives is 0 if the model has actuators elsewhere; joints with several degrees
+    of freedom (a floating base) need measured forces.
+    """
+    shape = (len(recording), model.nv)
+    driven = np.isin(np.arange(model.nv), model.actuators.entry_dof)
+    single = np.array([k in ("revolute", "prismatic") for k in model.topology.kind])[model.topology.dof_link]
+    passive = ~driven & single & bool(model.nu)
+    effort, known = np.zeros(shape), np.broadcast_to(passive, shape).copy()
+    if "tau" in recording.channels:
+        values, valid = recording["tau"].values, recording["tau"].valid
+        ever = valid.any(axis=0)
+        return np.where(ever, values, effort), np.where(ever, valid, known)
+    acts, control = model.actuators, recording["control"]
+    servos = np.asarray(acts.bias)[:, 1:].any(axis=1)
+    if servos.any():
+        names = ", ".join(acts.names[k] for k in np.flatnonzero(servos))
+        raise ValueError(
+            f"regress: recording {recording.name!r} has controls but no torques, and {names} are servos: their torques "
+            "are not known; record them in the channel 'tau'"
+        )
+    bounded = np.clip(control.values, acts.control_lower, acts.control_upper)
+    force = np.clip(np.asarray(acts.gain) * bounded + np.asarray(acts.bias)[:, 0], acts.force_lower, acts.force_upper)
+    for gear, actuator, dof in zip(np.asarray(acts.gear), acts.entry_actuator, acts.entry_dof, strict=True):
+        first = not known[:, dof].any()
+        effort[:, dof] += gear * force[:, actuator]
+        known[:, dof] = control.valid[:, actuator] & (first | known[:, dof])
+    return effort, known
+
+
+def without_outliers(recording: Recording) -> Recording:
+    """The recording with isolated outliers of positions, velocities and efforts marked as not measured."""
+    channels = {}
+    for key in ("q", "qd", "tau"):
+        if key in recording.channels and not (key == "q" and _has_quaternion(recording)):
+            channel = recording[key]
+            bad = np.stack([_outliers(x) for x in channel.values.T], axis=1) & channel.valid
+            if bad.any():
+                channels[key] = replace(channel, valid=channel.valid & ~bad, values=channel.values.copy())
+    return recording.replace(**channels) if channels else recording
+
+
+def _has_quaternion(recording: Recording) -> bool:
+    return any(name.rpartition(".")[2] in ("qw", "w") for name in recording["q"].names)
+
+
+def _outliers(x: np.ndarray) -> np.ndarray:
+    """Samples far outside the range of their neighbours, of which two on either side of it may be outliers too.
+
+    Far is both twice that range, so that jumps of dry friction stay, and eight robust standard deviations of the noise.
+    """
+    if len(x) < NEIGHBOURS:
+        return np.zeros(len(x), bool)
+    around = np.sort(sliding_window_view(np.pad(x, NEIGHBOURS // 2, mode="edge"), NEIGHBOURS), axis=1)
+    low, high = around[:, 2], around[:, -3]
+    noise = 1.4826 * np.median(np.abs(x - around[:, NEIGHBOURS // 2]))
+    margin = 2 * (high - low) + OUTLIER * noise + 1e-3 * np.std(x)
+    return (x > high + margin) | (x < low - margin)
+
+
+def smoothed(signals: Signals, cutoff: float) -> tuple[Signals, np.ndarray]:
+    """Signals with positions and velocities below `cutoff` [Hz], and the accelerations."""
+    pass_low = Filter(cutoff, signals.rate)
+    qd = pass_low(signals.qd)
+    plain = signals.q.shape[1] == qd.shape[1]
+    q = pass_low(signals.q) if plain else signals.q
+    return replace(signals, q=q, qd=qd), np.gradient(qd, signals.time, axis=0)

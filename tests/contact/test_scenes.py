@@ -1,0 +1,160 @@
+"""Random scenes, and each class of fault that they have shown."""
+
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import knuckle as kn
+from knuckle.contact import INACTIVE_GAP, Compliant, Impulse, collide, contact_pairs
+from knuckle.contact.laws import Coulomb
+from knuckle.contact.laws_smooth import Relaxed
+from knuckle.contact.outcome import Outcome
+from knuckle.contact.search import search
+from knuckle.contact.system import System
+from tests.contact.scenes import GROUND, pose, random_contacts
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import check_contact_scenes as check
+from contact_scenes import audit, draw, judge
+
+SIZES = (0.4, 0.63, 0.43), (0.51, 0.29, 0.4)
+
+
+def body(shape, mass: float = 1.0, gravity: float = 9.81) -> kn.Model:
+    link = kn.Link("body", joints=kn.free(), mass=mass, shapes=shape)
+    return kn.build([link], gravity=(0, 0, -gravity), world_shapes=GROUND)
+
+
+def roll(model: kn.Model, q, qd, contact, dt: float, steps: int) -> kn.Trajectory:
+    return kn.rollout(
+        model, kn.State(np.array(q), np.array(qd, float)), dt=dt, steps=steps, contact=contact, native=True
+    )
+
+
+def outcome(run: kn.Trajectory) -> Outcome:
+    assert run.contact is not None
+    return run.contact
+
+
+def test_random_scenes_have_no_fault(capsys):
+    assert check.main(["--quick"]) == 0
+    assert "box/newton" in capsys.readouterr().out
+
+
+def test_the_judge_sees_what_is_wrong():
+    """Impulses and velocities of a good run, changed one at a time."""
+    scene = next(s for s in (draw.draw(n, check.SEED) for n in range(100)) if s.situation == "deep")
+    good = audit.record(scene, audit.run(scene))
+    assert not any(judge.judge(scene, good)[fault] for fault in judge.FAULTS)
+
+    def faults(wrong):
+        return {fault for fault in judge.FAULTS if judge.judge(scene, wrong)[fault]}
+
+    def pushed(r):
+        return good._replace(outcome=eqx.tree_at(lambda o: o.impulse, good.outcome, r))
+
+    r, v = good.outcome.impulse, good.after
+    assert "momentum" in faults(pushed(1.01 * r))
+    assert {"law", "momentum"} <= faults(pushed(r + np.abs(r).max()))
+    assert "energy" in faults(good._replace(after=v + 1.0))
+    assert "silent NaN" in faults(good._replace(after=np.where(np.arange(len(v))[:, None] == 7, np.nan, v)))
+
+
+@pytest.mark.parametrize("restitution", [0.0, 0.5])
+def test_a_deep_overlap_is_undone_at_the_correction_speed(restitution):
+    """It left the floor at 18 m/s, and at 450 m/s with restitution."""
+    model = body(kn.shapes.box(0.2, 0.2, 0.2), gravity=0.0)
+    run = roll(model, pose([0, 0, 0.0]), np.zeros(6), Impulse(restitution=restitution), 1e-3, 5)
+    assert np.max(np.abs(run.qd)) == pytest.approx(2.0, rel=1e-3)
+    slower = Impulse(restitution=restitution, correction_speed=0.1)
+    assert np.max(np.abs(roll(model, pose([0, 0, 0.0]), np.zeros(6), slower, 1e-3, 5).qd)) == pytest.approx(
+        0.1, rel=1e-3
+    )
+
+
+def test_a_steep_cone_does_not_hide_that_a_body_sinks():
+    sinking = jnp.array([[-1.3e-6, 6e-6, 0.0]])
+    error = Coulomb(jnp.array([257.0])).error(jnp.zeros((1, 3)), sinking, jnp.ones(1))
+    assert np.max(np.abs(error)) >= 1.3e-6
+
+
+@pytest.mark.parametrize("friction", [0.0, 300.0])
+def test_relaxed_errors_of_impulse_and_velocity_are_in_metres_per_second(friction):
+    """Frictionless, an impulse that was wrong by 1 mm/s counted as 1e-15 m/s."""
+    law = Relaxed(jnp.array([friction]), jnp.array([1e-2]), jnp.array([2.0]))
+    push, speed = 0.4, (0.5e-2) ** 2 / 0.8  # relaxed: d r u = (smoothing / 2)^2
+    right = jnp.array([[push, 0.0, 0.0]]), jnp.array([[speed, 0.0, 0.0]]), jnp.ones(1)
+    assert np.max(np.abs(law.imbalance(*right))) < 1e-12
+    wrong = right[0] + jnp.array([[0.0, 0.0, 0.0]]), right[1] + jnp.array([[1e-3, 0.0, 0.0]]), right[2]
+    assert np.abs(law.imbalance(*wrong)[0, 0]) > 2e-4
+
+
+def test_smooth_contact_is_solved_without_friction():
+    """A box that spins into the ground: half of the steps were not solved."""
+    model = body(kn.shapes.box(0.07, 0.09, 0.11, friction=(0.0,)), 114.0)
+    ground = eqx.tree_at(lambda m: m.geometry.friction, model, np.zeros_like(model.geometry.friction))
+    turn = np.array([0.6, -0.1, 0.7, 0.3])
+    start = pose([0, 0, 0.05], turn / np.linalg.norm(turn)), [9, -20, -30, 90, -60, 40]
+    run = roll(ground, *start, Impulse(smoothing=5e-3), 4e-4, 20)
+    assert bool(outcome(run).converged.all())
+
+
+def test_impulses_of_a_failed_search_add_no_energy():
+    """Of 40 problems after two iterations, the best iterate gained energy in several."""
+
+    @jax.jit
+    def work(A, b, friction):
+        system = System(A, b, (Coulomb(friction),))
+        found = search(system, jnp.zeros_like(b), tolerance=1e-8, most_iterations=2)
+        r = found.impulse
+        return r @ b + 0.5 * r @ A @ r, found.converged
+
+    problems = [random_contacts(np.random.default_rng(seed), 3, 6, 1e4) for seed in range(40)]
+    found = [work(p.A, p.b, p.friction) for p in problems]
+    assert sum(not converged for _, converged in found) > 10
+    assert max(float(gain) for gain, _ in found) <= 1e-12
+
+
+def test_springs_are_solved_at_high_friction():
+    """A cylinder deep in the ground was never pushed: no step was solved."""
+    shape = kn.shapes.cylinder(0.27, 0.32, friction=(1000.0,))
+    contact = Compliant(stiffness=1.2e6, dissipation=0.45, transition=0.0076)
+    run = roll(body(shape, 10.4), pose([0, 0, 0.0]), [0.3, 0.2, 0, 1, 2, 3], contact, 1e-3, 10)
+    assert bool(outcome(run).converged.all())
+
+
+def test_substeps_that_are_too_long_are_refused():
+    """They ended in NaN, or gained energy without a mark."""
+    model = body(kn.shapes.sphere(0.1), mass=0.01)
+    start = pose([0, 0, 0.0999]), [0.0, 0, -1, 0, 0, 0]
+    unstable = roll(model, *start, Compliant(stiffness=1e8, exponent=1.0, substeps=4), 5e-3, 20)
+    assert np.all(np.isfinite(unstable.qd)) and not bool(outcome(unstable).converged[0])
+    assert np.max(np.abs(unstable.qd)) < 3
+    with pytest.raises(ArithmeticError, match="not solved"):
+        outcome(unstable).check()
+    stable = roll(model, *start, Compliant(stiffness=1e3, exponent=1.0, substeps=4), 1e-4, 20)
+    assert bool(outcome(stable).converged.all())
+
+
+def test_slots_without_a_contact_lie_between_the_shapes():
+    """Of faces that are nearly at right angles they lay kilometres away, where a turning body is fast."""
+    links = [kn.Link(f"b{k}", joints=kn.free(), mass=1.0, shapes=kn.shapes.box(*size)) for k, size in enumerate(SIZES)]
+    model = kn.build(links)
+    q = np.concatenate(
+        [
+            pose([15.45, 0.8576, 0.4318], np.array([0.248175452, 1.16927814e-09, 2.46537078e-09, 0.9687151])),
+            pose(
+                [5.96238556, -6.67209585, -0.164828314],
+                np.array([0.631713784, -0.631713784, 0.317706932, -0.317706932]),
+            ),
+        ]
+    )
+    found = collide(model, q, contact_pairs(model))
+    empty = np.asarray(found.gap) >= INACTIVE_GAP
+    assert np.any(empty) and np.max(np.abs(np.asarray(found.point)[empty])) < 20
