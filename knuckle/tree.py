@@ -115,6 +115,14 @@ def sum_rows(x: Rows, slot: np.ndarray, count: int) -> Rows:
     return jax.tree.map(lambda a: _weighted_rows(select, a), x)
 
 
+def add_rows(a: jax.Array, slot: np.ndarray, count: int) -> jax.Array:
+    """`sum_rows` row by row, for arrays that native code keeps in memory, where products with zeros cost time."""
+    totals: list[Any] = [None] * count
+    for row, place in enumerate(slot):
+        totals[place] = a[row] if totals[place] is None else totals[place] + a[row]
+    return jnp.stack([jnp.zeros(a.shape[1:], a.dtype) if total is None else total for total in totals])
+
+
 def _weighted_rows(select: np.ndarray, a: jax.Array) -> jax.Array:
     weights = jnp.asarray(select, a.dtype)
     return jax.lax.dot_general(weights, a, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)

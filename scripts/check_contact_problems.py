@@ -23,6 +23,7 @@ import numpy as np
 
 import knuckle as kn
 from knuckle.contact import Impulse, InteriorPoint
+from knuckle.contact.coupling import joined
 from knuckle.contact.laws import Between, Bounded, Coulomb
 from knuckle.contact.search import Solution
 from knuckle.contact.system import System
@@ -225,7 +226,9 @@ SOLVERS = {
 
 
 class Catching(Impulse):
-    """`Impulse` that shows the systems that it is asked to solve."""
+    """`Impulse` that shows the systems that it is asked to solve, with A as a matrix for the judge."""
+
+    needs_matrix = True
 
     def solve(self, system: System, start) -> Solution:
         CAUGHT.append((system, start))
@@ -292,7 +295,7 @@ def solve_with(solver: Solver, rows: int) -> Callable:
 def residual(system: System, r: np.ndarray, solver: Solver) -> float:
     """The largest natural map of any law [m/s]."""
     A = np.asarray(system.A)
-    u, d = A @ r + np.asarray(system.b), np.diag(A)
+    u, d = A @ r + np.asarray(joined(system.b)), np.diag(A)
     errors, start = [], 0
     for law in system.laws:
         at = slice(start, start + law.rows)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from knuckle import spatial
+from knuckle.contact.bounds import clearance
 from knuckle.contact.convex import convex_convex
 from knuckle.contact.narrow import TESTS, Kinds, kinds_of, shape_name
 from knuckle.contact.pairs import Pair
 from knuckle.contact.support import convex_shapes
 from knuckle.contact.touch import INACTIVE_GAP, Placed, Touch
-from knuckle.contact.vertices import corner_table
+from knuckle.contact.vertices import corner_table, corners_of
 from knuckle.kinematics import Poses, poses
 from knuckle.model.geometry import Geometry
 from knuckle.model.model import Model
@@ -46,6 +49,11 @@ class Contacts(eqx.Module):
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def are_with_fixed(self) -> bool:
+        """Whether each has a side that does not move."""
+        return all(min(sides) < 0 for sides in zip(self.link_a, self.link_b, strict=True))
+
 
 class Group(NamedTuple):
     """Pairs for one test: shapes in the order that it takes them, and which pairs that swaps."""
@@ -56,13 +64,21 @@ class Group(NamedTuple):
     swapped: list[bool]
 
 
-def collide(model: Model, q: Float[Array | np.ndarray, " nq"], pairs: tuple[Pair, ...]) -> Contacts:
-    """The contact points of pairs of shapes (see `contact_pairs`) at coordinates q, groups of equal kinds in turn."""
+def collide(
+    model: Model,
+    q: Float[Array | np.ndarray, " nq"],
+    pairs: tuple[Pair, ...],
+    reach: Float[Array, ""] | None = None,
+) -> Contacts:
+    """The contact points of pairs of shapes (see `contact_pairs`) at coordinates q, groups of equal kinds in turn.
+
+    `reach` [m]: long tests of shapes whose bounding spheres are farther apart are left out, and their slots are empty.
+    """
     geometry = model.geometry
     groups = _groups(geometry, pairs)
     used = sorted({shape for group in groups for shape in (*group.a, *group.b)})
     placed = _shape_poses(model, jnp.asarray(q), used)
-    parts = [_collide_group(geometry, group, placed, used) for group in groups]
+    parts = [_collide_group(geometry, group, placed, used, reach) for group in groups]
     dtype = placed.position.dtype
     none, nowhere = jnp.zeros(0, dtype), jnp.zeros((0, 3), dtype)
     empty = Contacts(none, nowhere, nowhere, none, (), (), ())
@@ -79,17 +95,29 @@ def collide(model: Model, q: Float[Array | np.ndarray, " nq"], pairs: tuple[Pair
     )
 
 
+def has_long_tests(geometry: Geometry, pairs: tuple[Pair, ...]) -> bool:
+    """Whether `collide` can leave out tests of pairs that are out of reach."""
+    kinds = {kinds_of(geometry, pair.a, pair.b)[0] for pair in pairs}
+    return bool(kinds & LONG_TESTS or kinds - TESTS.keys())
+
+
 def _groups(geometry: Geometry, pairs: tuple[Pair, ...]) -> list[Group]:
-    groups: dict[str | Kinds, Group] = {}
+    groups: dict[tuple[str | Kinds, int], Group] = {}
     for pair in pairs:
         kinds, swap = kinds_of(geometry, pair.a, pair.b)
         test = kinds if kinds in TESTS else "convex mesh" if "mesh" in kinds else "convex"
-        group = groups.setdefault(test, Group(test, [], [], []))
+        size = _size_class(geometry, pair.b if swap else pair.a) if test == ("mesh", "plane") else 0
+        group = groups.setdefault((test, size), Group(test, [], [], []))
         first, second = (pair.b, pair.a) if swap else (pair.a, pair.b)
         group.a.append(first)
         group.b.append(second)
         group.swapped.append(swap)
     return list(groups.values())
+
+
+def _size_class(geometry: Geometry, mesh: int) -> int:
+    """Meshes of one class differ by at most 1.5 times in their number of corners, to which others are filled up."""
+    return math.ceil(math.log(max(len(corners_of(geometry, mesh)), 1), 1.5))
 
 
 def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Poses:
@@ -108,8 +136,8 @@ def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Pos
     return Poses(spatial.compose(R_WL, R_LS), p_WL + spatial.apply(R_WL, p_LS))
 
 
-def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> Contacts:
-    touch, counts = _touch_group(geometry, group, placed, used)
+def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> Contacts:
+    touch, counts = _touch_group(geometry, group, placed, used, reach)
     width = touch.gap.shape[1]
     kept = np.concatenate([width * pair + np.arange(count) for pair, count in enumerate(counts)])
     gap, point, normal = (rows(x.reshape(-1, *x.shape[2:]), kept) for x in touch)
@@ -139,20 +167,34 @@ def _at_shapes_where_empty(gap, point, group: Group, counts: list[int], placed: 
     return jnp.where((gap >= INACTIVE_GAP)[:, None], 0.5 * sum(ends), point)
 
 
-def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int]) -> tuple[Touch, list[int]]:
+def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> tuple[Touch, list[int]]:
     """Contacts of all pairs, and how many of the slots each pair has use for."""
     sides = [(shapes, rows(placed, np.searchsorted(used, shapes))) for shapes in (group.a, group.b)]
+    near = None if reach is None else clearance(geometry, *sides) <= reach
     if isinstance(group.test, str):
         counts = [_most_points(geometry, a, b) for a, b in zip(group.a, group.b, strict=True)]
-        pairs = tuple(convex_shapes(geometry, *side) for side in sides)
-        return jax.lax.map(lambda pair: convex_convex(pair[0], pair[1], max(counts)), pairs), counts
+        shapes = tuple(convex_shapes(geometry, *side) for side in sides)
+        return _one_by_one(lambda a, b: convex_convex(a, b, max(counts)), shapes, near), counts
     pairs = tuple(_placed(geometry, *side) for side in sides)
     test = TESTS[group.test]
-    if group.test in LONG_TESTS and len(group.a) > MOST_TOGETHER:
-        touch = jax.lax.map(lambda pair: _only(test(*jax.tree.map(lambda x: x[None], pair))), pairs)
+    if group.test in LONG_TESTS and (len(group.a) > MOST_TOGETHER or near is not None):
+        touch = _one_by_one(lambda a, b: _only(test(*jax.tree.map(lambda x: x[None], (a, b)))), pairs, near)
     else:
         touch = test(*pairs)
     return touch, [touch.gap.shape[1]] * len(group.a)
+
+
+def _one_by_one(test: Callable[[Any, Any], Touch], pairs: tuple, near: Bool[Array, " pair"] | None) -> Touch:
+    """A loop over pairs, which is compiled once, and passes over those that are not near."""
+    if near is None:
+        return jax.lax.map(lambda pair: test(*pair), pairs)
+    found = jax.eval_shape(test, *jax.tree.map(lambda x: x[0], pairs))
+
+    def nothing(_) -> Touch:
+        up = jnp.zeros(found.normal.shape, found.normal.dtype).at[..., 2].set(1.0)
+        return Touch(jnp.full(found.gap.shape, INACTIVE_GAP, found.gap.dtype), jnp.zeros_like(up), up)
+
+    return jax.lax.map(lambda x: jax.lax.cond(x[0], lambda pair: test(*pair), nothing, x[1]), (near, pairs))
 
 
 def _most_points(geometry: Geometry, a: int, b: int) -> int:

@@ -48,6 +48,10 @@ class Compliant(ContactModel):
         if self.substeps is not None:
             check_count(self, "substeps", 1)
 
+    @property
+    def culls(self):
+        return True
+
     def solve(self, system: System, start: Vec) -> Solution:
         limits = {"tolerance": self.tolerance, "most_iterations": self.most_iterations}
         near, steps = descend(system, start, **limits)  # friction's slope fades where slip is over the transition

@@ -17,6 +17,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from knuckle.contact.constraints import beyond_touching
+from knuckle.contact.coupling import joined
 from knuckle.contact.laws import Coulomb, Law, Pyramid
 from knuckle.contact.laws_smooth import Relaxed
 from knuckle.contact.numbers import check_count, check_range
@@ -72,6 +73,10 @@ class Impulse(ContactModel):
         if self.pyramid and self.smoothing is not None:
             raise ValueError("Impulse: smoothing works on the true cone: leave pyramid out")
 
+    @property
+    def culls(self):
+        return self.smoothing is None
+
     def solve(self, system: System, start: Vec) -> Solution:
         found = search(system, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
         contact = system.laws[0]
@@ -85,13 +90,13 @@ class Impulse(ContactModel):
         system, law = jax.lax.stop_gradient((system, law))
         tolerance = jnp.where(found.converged, jnp.inf, self.tolerance)  # in a batch, what is solved does not wait
         options: dict[str, Any] = {"tolerance": tolerance, "most_iterations": self.most_iterations}
-        widest = jnp.maximum(jnp.max(jnp.abs(jnp.where(system.b < 0, system.b, 0.0))), law.smoothing)
+        widest = jnp.maximum(jnp.max(jnp.maximum(-joined(system.b), 0.0)), law.smoothing)
 
         def soften(level, r: Vec) -> Vec:
             done = (level + 1).astype(r.dtype) / ANNEALING_LEVELS
             width = law.smoothing * (widest / law.smoothing) ** (1 - done)
             soft = eqx.tree_at(lambda law: law.smoothing, law, width)
-            return descend(System(system.A, system.b, (soft, *system.laws[1:])), r, **options)[0]
+            return descend(system._replace(laws=(soft, *system.laws[1:])), r, **options)[0]
 
         near = jax.lax.fori_loop(0, ANNEALING_LEVELS, soften, jnp.zeros_like(found.impulse))
         last = search(system, near, **options)

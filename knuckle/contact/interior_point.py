@@ -16,13 +16,14 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact import interior
+from knuckle.contact.coupling import joined
 from knuckle.contact.impulse import Impulse, each_contact
 from knuckle.contact.interior_problem import Problem, Split, join, split
 from knuckle.contact.interior_pyramid import allowed, corners, to_mode_change
 from knuckle.contact.laws import Between, Bounded, Coulomb, Law, slopes_by_jacobian
 from knuckle.contact.numbers import check_count
 from knuckle.contact.resolve import Push, Scene, Time
-from knuckle.contact.rows import effective_inverse_mass, inverse_masses, response
+from knuckle.contact.rows import effective_inverse_mass, inverse_masses
 from knuckle.contact.search import Solution, search
 from knuckle.contact.system import Laws, System, Vec
 from knuckle.dynamics.aba import factor_mass_matrix
@@ -72,6 +73,7 @@ class InteriorPoint(Impulse):
     Limits and joint friction are relaxed too, over the mean of the contacts' `smoothing`.
     """
 
+    needs_matrix = True
     directions: int = eqx.field(static=True, default=4)  # in a plane of motion, the line between two of them
 
     def __check_init__(self):
@@ -113,20 +115,21 @@ class InteriorPoint(Impulse):
         solved = last.converged if self.smoothing is None else relaxed_too
         return last._replace(converged=solved, iterations=found.iterations + last.iterations)
 
-    def with_derivative(self, dofs, laws: Laws, u: Vec, v: Vec, r: Vec, A, factor, J) -> tuple[Vec, Vec]:
+    def with_derivative(self, system: System, u: Vec, v: Vec, r: Vec) -> tuple[Vec, Vec]:
         """The search's own rule for a problem whose b moves as u does at fixed r."""
         if not r.size:
             return r, v
-        moving = System(A, u - spatial.apply(A, r), laws)
+        fixed = system._replace(coupling=jax.lax.stop_gradient(system.coupling), R=jax.lax.stop_gradient(system.R))
+        moving = fixed._replace(b=fixed.split(u - spatial.apply(fixed.A, r)))
         impulse = self._interior(moving, r).impulse
         change = impulse - jax.lax.stop_gradient(impulse)
-        return r + change, v + response(dofs, factor, J, change)
+        return r + change, v + fixed.coupling.joint_velocity(fixed.split(change))
 
     def _interior(self, system: System, start: Vec) -> Solution:
         """The search on the system as a mixed complementarity problem."""
         if not start.size:
-            return interior.nothing(system.b)
-        lift = jnp.asarray(_lift(system.laws), system.b.dtype)
+            return interior.nothing(start)
+        lift = jnp.asarray(_lift(system.laws), start.dtype)
         problem, law = _as_problem(system, lift), _parts(system.laws).contact
         work = None if law.work is None else spatial.apply_transpose(jnp.abs(lift), law.work)
         near = _nearness(problem, work)
@@ -192,7 +195,7 @@ def _as_problem(system: System, lift: Array) -> Problem:
     A = spatial.compose(spatial.compose(lift.T, system.A), lift)
     offsets = [jnp.zeros(3 * parts.contacts, A.dtype), *(jnp.concatenate([law.lower, -law.upper]) for law in limits)]
     offsets += [*(law.lower for law in ties), *(jnp.zeros(law.rows, A.dtype) for law in dry)]
-    b = spatial.apply_transpose(lift, system.b) - jnp.concatenate(offsets)
+    b = spatial.apply_transpose(lift, joined(system.b)) - jnp.concatenate(offsets)
     return Problem(
         A=A + jnp.diag(_idle(A, parts)),
         b=b,

@@ -7,7 +7,8 @@ impulse into a velocity: any positive number gives the same solution, the diagon
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,7 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from knuckle import spatial
+from knuckle.native import lanes
 
+FEWEST_LANES = 8  # blocks, from which on a loop pays
+Result = TypeVar("Result")
 Blocks = Float[Array, "block row"]
 Scale = Float[Array, " block"]
 
@@ -57,6 +61,18 @@ class Law(eqx.Module):
     def admissible(self, r: Blocks) -> Blocks:
         """The nearest impulses that the law allows at some velocity."""
         return r
+
+
+def over_blocks(function: Callable[..., Result], *arguments: Any) -> Result:
+    """A function of arrays with one row per block: of many, in native code, one loop over SIMD lanes."""
+    counts = {len(leaf) for leaf in jax.tree.leaves(arguments)}
+    if len(counts) != 1 or min(counts) < FEWEST_LANES:
+        return function(*arguments)
+
+    def of_one(*rows):
+        return jax.tree.map(lambda x: x[0], function(*jax.tree.map(lambda x: x[None], rows)))
+
+    return lanes(of_one)(*arguments)
 
 
 def length(x: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:

@@ -15,6 +15,10 @@ class Nearest(NamedTuple):
 
     index: Int[Array, " near"] | None
 
+    def count(self, contacts: int) -> int:
+        """Of those that are solved."""
+        return contacts if self.index is None else len(self.index)
+
     def pick(self, per_contact: Float[Array, "contact ..."]) -> Float[Array, "near ..."]:
         return per_contact if self.index is None else per_contact[self.index]
 

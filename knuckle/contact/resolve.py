@@ -14,7 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from knuckle import spatial
-from knuckle.contact.collide import Contacts, collide
+from knuckle.contact.bounds import fastest, reach_of
+from knuckle.contact.collide import Contacts, collide, has_long_tests
 from knuckle.contact.constraints import (
     JointRows,
     Range,
@@ -26,6 +27,7 @@ from knuckle.contact.constraints import (
     possible_rows,
     without_dry_friction,
 )
+from knuckle.contact.couple import couple
 from knuckle.contact.implicit import at_solution
 from knuckle.contact.laws import Between, Blocks, Bounded, Law
 from knuckle.contact.nearest import Nearest, nearest
@@ -45,7 +47,7 @@ from knuckle.contact.rows import (
     world_axes,
 )
 from knuckle.contact.search import Solution
-from knuckle.contact.system import Laws, System, Vec, block_scales, blocks, margin
+from knuckle.contact.system import System, Vec, block_scales, margin
 from knuckle.contact.tapped import acts_on_impulses, change_of_slip, contacts_as_used, impulses_as_used
 from knuckle.dynamics.aba import Factor, factor_mass_matrix, inverse_or_zero
 from knuckle.dynamics.crba import joint_inertias
@@ -53,12 +55,13 @@ from knuckle.kinematics import Articulation, articulation
 from knuckle.model.joints import retract
 from knuckle.model.model import Model, State
 from knuckle.taps import PLAIN, Taps
-from knuckle.tree import Tree, rows
+from knuckle.tree import rows
 
 Time = float | Float[Array, ""]
 Motion = Callable[[Model, Vec | None, Vec | None], tuple[Vec, Model]]
 KEPT = "impulse"  # what reverse mode keeps of a step, so that no search is done again
 AXES = 3  # of a contact: in a model that moves in a plane two are solved, but states and outcomes have all
+MOST_COUPLED = 64  # contacts between moving bodies that are solved by default
 HELD = 1e-8  # regularisation of limits, equalities and joint friction over the inverse of what they move
 
 
@@ -68,7 +71,7 @@ class Scene(NamedTuple):
     contacts: Contacts
     frame: Float[Array, "contact axis 3"]
     near: Nearest
-    J_near: Float[Array, "near axis dof"]  # without derivative: see `speeds`
+    present: JointRows
     limits: Range
     ties: Tie
     rubbing: np.ndarray  # degrees of freedom with a row of dry friction
@@ -78,6 +81,7 @@ class Scene(NamedTuple):
     body: Articulation
     plane: np.ndarray | None  # the normal of the plane in which the model is known to move
     taps: Taps = PLAIN
+    reach: Float[Array, ""] | None = None  # shapes farther apart may have been passed over [m]
 
     @property
     def full_frame(self) -> Float[Array, "contact 3 3"]:
@@ -99,12 +103,6 @@ class Scene(NamedTuple):
         stop = start + len(self.ties.lift)
         ties = spatial.apply_transpose(jnp.asarray(self.ties.lift, impulse.dtype), own[start:stop])
         return jnp.concatenate([own[:start], ties, own[stop:]])
-
-    @property
-    def J(self) -> Jacobian:
-        """Of all rows that are solved."""
-        contact = self.J_near.reshape(-1, self.J_near.shape[-1])
-        return jnp.concatenate([contact, jax.lax.stop_gradient(self.J_joint)])
 
     def inverse_masses(self, heavy: Model) -> Float[Array, "row row"]:
         """A over the contacts, with derivative."""
@@ -166,16 +164,23 @@ class Push(NamedTuple):
 class ContactModel(eqx.Module):
     """A way to keep bodies apart and constraints held."""
 
-    most_contacts: int = eqx.field(static=True, default=64, kw_only=True)  # solved together: the nearest ones
+    most_contacts: int | None = eqx.field(static=True, default=None, kw_only=True)  # that are solved: the nearest
     self_collision: bool = eqx.field(static=True, default=False, kw_only=True)
     friction_follows: ClassVar[bool] = False  # whether friction is a multiple of the normal force
+    needs_matrix: ClassVar[bool] = False  # whether the solver works on A itself
     correction: float = eqx.field(default=0.2, kw_only=True)  # share of a limit's or equality's error undone in a step
     correction_speed: float = eqx.field(default=2.0, kw_only=True)  # at no more than this [m/s, rad/s]; overlaps too
 
     def __check_init__(self):
         check_range(self, ["correction"])
         check_range(self, ["correction_speed"], infinite=True)
-        check_count(self, "most_contacts", 1)
+        if self.most_contacts is not None:
+            check_count(self, "most_contacts", 1)
+
+    @property
+    @abstractmethod
+    def culls(self) -> bool:
+        """Whether contacts out of reach have no part in a step: not so where laws are relaxed."""
 
     @abstractmethod
     def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
@@ -189,9 +194,9 @@ class ContactModel(eqx.Module):
     def solve(self, system: System, start: Vec) -> Solution:
         """Impulses that obey the laws; without derivative."""
 
-    def with_derivative(self, dofs: Tree, laws: Laws, u: Vec, v: Vec, r: Vec, A, factor: Factor, J: Jacobian):
+    def with_derivative(self, system: System, u: Vec, v: Vec, r: Vec) -> tuple[Vec, Vec]:
         """Impulses r and velocities v of the joints, given u and v with their derivatives at fixed r."""
-        return at_solution(dofs, laws, u, v, r, A, factor, J)
+        return at_solution(system.laws, u, v, r, *jax.lax.stop_gradient((system.coupling, system.R)))
 
     def contacts(self, model: Model, q: Float[Array | np.ndarray, " nq"]) -> Contacts:
         """The contact points at coordinates q."""
@@ -229,26 +234,25 @@ class ContactModel(eqx.Module):
         q, qd = jnp.asarray(state.q), jnp.asarray(state.qd)
         smooth = without_dry_friction(model, present)
         v_free, heavy = motion(smooth, None, None)
-        scene = self.scene(model, articulation(heavy, q), q, present, taps)
-        factor = _factor(*jax.lax.stop_gradient((heavy, scene.body)))
+        body = articulation(heavy, q)
+        scene = self.scene(model, body, q, present, taps, self._reach(model, body, dt, qd, v_free, taps))
         slip = change_of_slip(model, scene, qd)
         push = self.push(model, heavy, scene, qd, v_free, dt)
         push = push if slip is None else push._replace(aim=push.aim - slip)
         joint_laws = self._joint_laws(model, scene, dt)
-        A = effective_inverse_mass(model.topology.dofs, factor, scene.J)
+        coupling = couple(heavy, scene, as_matrix=self.needs_matrix)
         R = self._regularisation(model, heavy, scene)
 
         def solved(push: Push, law: Law, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
             """The system under a law, what was found, and r, u and v with their derivatives."""
-            system = System(A + jnp.diag(R), self._velocities(model, scene, push, v_free), (law, *joint_laws))
+            system = System.of(coupling, R, self._velocities(model, scene, push, v_free), (law, *joint_laws))
             found = self.solve(system, start)
             r = checkpoint_name(jax.lax.stop_gradient(found.impulse), KEPT)
             contact, joint = r[: push.aim.size].reshape(push.aim.shape), r[push.aim.size :]
             on_joints = spatial.apply_transpose(scene.J_joint, joint) if joint.size else None
             v, _ = motion(smooth, scene.wrenches(model, contact), on_joints)
             u = self._velocities(model, scene, push, v) + R * r
-            fixed = jax.lax.stop_gradient(system.A)
-            r, v = self.with_derivative(model.topology.dofs, system.laws, u, v, r, fixed, factor, scene.J)
+            r, v = self.with_derivative(system, u, v, r)
             return system, found, r, u, v
 
         def answer(push: Push, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
@@ -271,6 +275,13 @@ class ContactModel(eqx.Module):
         rest = scene.to_layout(r[push.aim.size :])
         return State(moved, v, jnp.concatenate([outcome.impulse.reshape(-1), rest])), outcome
 
+    def _reach(self, model: Model, body: Articulation, dt: Time, qd: Vec, v_free: Vec, taps: Taps):
+        """How far apart shapes are whose test is left out [m]; None if all are tested."""
+        pairs = contact_pairs(model, self_collision=self.self_collision)
+        if not (self.culls and taps is PLAIN and has_long_tests(model.geometry, pairs)):
+            return None
+        return reach_of(model, body, dt, qd, v_free)
+
     def _as_used(self, model: Model, heavy: Model, q: Vec, scene: Scene, push: Push, r: Vec, v: Vec, dt: Time):
         """Impulses and velocities after networks have acted on the forces of the contacts."""
         if not acts_on_impulses(scene.taps):
@@ -286,20 +297,28 @@ class ContactModel(eqx.Module):
         hard, soft = (Blow(r, v, self._velocities(model, scene, still, v)) for r, v in (newton, plastic))
         return without_gain(hard, soft, self._velocities(model, scene, still, v_free))
 
-    def scene(self, model: Model, body: Articulation, q: Vec, present: JointRows, taps: Taps = PLAIN) -> Scene:
-        """Contacts and constraints at coordinates q."""
+    def scene(
+        self, model: Model, body: Articulation, q: Vec, present: JointRows, taps: Taps = PLAIN, reach=None
+    ) -> Scene:
+        """Contacts and constraints at coordinates q; shapes farther apart than `reach` [m] may be passed over."""
         pairs = contact_pairs(model, self_collision=self.self_collision)
         plane = plane_of(model, pairs)
         axes = world_axes(model, body)
-        contacts = contacts_as_used(collide(model, q, pairs), taps)
+        contacts = contacts_as_used(collide(model, q, pairs, reach), taps)
         frame = contact_frames(contacts.normal, plane, motion_plane(model) if plane is None else None)
-        near = nearest(contacts.gap, self.most_contacts)
-        J_near = contact_jacobian(*jax.lax.stop_gradient((model, axes, contacts, frame)), near)
+        near = nearest(contacts.gap, self._capacity(contacts))
         held, ties = limits(model, q, present), equalities(model, q, axes, plane)
         rubbing = np.array(present.rubbing, int)
         J_joint = jnp.concatenate([held.J, ties.J, jnp.asarray(np.eye(model.nv)[rubbing], q.dtype)])
         slots, every = (x.slots(model.topology, len(ties.lift)) for x in (present, possible_rows(model.topology)))
-        return Scene(contacts, frame, near, J_near, held, ties, rubbing, slots, len(every), J_joint, body, plane, taps)
+        joints = present, held, ties, rubbing, slots, len(every), J_joint
+        return Scene(contacts, frame, near, *joints, body, plane, taps, reach)
+
+    def _capacity(self, contacts: Contacts) -> int:
+        """How many contacts are solved: by default all with what is fixed, whose cost is small, else MOST_COUPLED."""
+        if self.most_contacts is not None:
+            return self.most_contacts
+        return len(contacts) if contacts.are_with_fixed and not self.needs_matrix else MOST_COUPLED
 
     def _velocities(self, model: Model, scene: Scene, push: Push, v: Vec) -> Vec:
         """Velocities of all rows that are solved, as their laws count them."""
@@ -354,7 +373,7 @@ class ContactModel(eqx.Module):
     def _outcome(
         self, model: Model, scene: Scene, push: Push, found: Solution, system: System, r, u, v, R, dt, moved
     ) -> Outcome:
-        contact, *others = blocks(system.laws, r)
+        contact, *others = system.split(r)
         flat = jnp.concatenate([part.reshape(-1) for part in others]) if others else r[:0]
         ends = np.cumsum([len(scene.limits.J), len(scene.ties.J)])
         velocity = scene.speeds(model, v)
@@ -362,11 +381,13 @@ class ContactModel(eqx.Module):
         if push.reliable is not None:
             known = jnp.where(push.reliable, found.residual, jnp.inf)
             found = found._replace(converged=found.converged & push.reliable, residual=known)
-        nearest_change = margin(system.laws, found.impulse, u, block_scales(system.A, system.laws))
+        nearest_change = margin(system.laws, system.split(found.impulse), system.split(u), block_scales(system))
         if push.margin is not None:
             nearest_change = jnp.minimum(nearest_change, jnp.min(push.margin, initial=jnp.inf))
         slack = jnp.max(jnp.abs((R * r)[push.aim.size :]), initial=0.0)
         solved = found.converged & ~scene.near.any_left_out(sinking) & (slack <= GIVES_WAY)
+        if scene.reach is not None:
+            solved = solved & (2 * dt * fastest(model, scene.body, v) <= scene.reach)
         return Outcome(
             contacts=scene.contacts,
             frame=scene.full_frame,

@@ -13,18 +13,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from knuckle import spatial
+from knuckle.contact.coupling import Rows, joined
 from knuckle.contact.laws import Scale
 from knuckle.contact.system import (
     System,
     Vec,
     block_scales,
-    blocks,
     imbalance,
-    joined,
+    largest,
+    newton_step,
     over_rows,
+    plus,
     residual,
-    slope,
+    times,
     velocity,
 )
 
@@ -49,19 +50,16 @@ class Solution(NamedTuple):
         return Solution(self.impulse, worse, *both)
 
 
-class _Newton(NamedTuple):
-    r: Vec
-    u: Vec
-    error: Float[Array, ""]
-    count: Int[Array, ""]
+class _State(NamedTuple):
+    """Impulses with the velocities that they lead to; rho is zero while plain Newton steps are taken."""
 
-
-class _Homotopy(NamedTuple):
-    r: Vec
-    center: Vec
+    r: Rows
+    u: Rows
+    center: Rows
+    center_u: Rows
     rho: Float[Array, ""]
-    best: Vec
-    error: Float[Array, ""]
+    best: Rows
+    error: Float[Array, ""]  # of the best
     inner: Int[Array, ""]
     total: Int[Array, ""]
 
@@ -70,105 +68,91 @@ def search(system: System, start: Vec, *, tolerance: float, most_iterations: int
     """Impulses whose residual is below the tolerance, or the best found. Not differentiable: see `implicit`."""
     system, start = jax.lax.stop_gradient((system, start))
     if not start.size:
-        zero = jnp.zeros((), system.b.dtype)
+        zero = jnp.zeros((), start.dtype)
         return Solution(start, zero, zero == 0, jnp.zeros((), jnp.int32))
-    scales = block_scales(system.A, system.laws)
+    scales = block_scales(system)
     weights = over_rows(system.laws, scales)
-    quick = _newton(system, scales, start, tolerance, min(INNER_STEPS, most_iterations))
-    found = _homotopy(system, scales, quick, tolerance, most_iterations)
+
+    def unfinished(at: _State):
+        return (at.error > reachable(tolerance, weights, at.best)) & (at.total < most_iterations)
+
+    def advance(at: _State) -> _State:
+        return _advance(system, scales, weights, at, tolerance)
+
+    found = jax.lax.while_loop(unfinished, advance, _first(system, scales, system.split(start)))
     converged = found.error <= reachable(tolerance, weights, found.best)
     best = jax.lax.cond(converged, lambda r: r, lambda r: _without_gain(system, r), found.best)
-    return Solution(best, found.error, converged, found.total)
+    return Solution(joined(best), found.error, converged, found.total)
 
 
-def _without_gain(system: System, r: Vec) -> Vec:
+def _first(system: System, scales: list[Scale], start: Rows) -> _State:
+    """Newton steps begin at the start; if they fail, easier problems begin at rest."""
+    zero = jax.tree.map(jnp.zeros_like, start)
+    u = velocity(system, start)
+    error, resting = (residual(system.laws, r, at, scales) for r, at in ((start, u), (zero, system.b)))
+    usable = error <= resting  # false for NaN
+    best, count = _where(usable, start, zero), jnp.zeros((), jnp.int32)
+    rho = jnp.zeros_like(resting)
+    return _State(start, u, zero, system.b, rho, best, jnp.where(usable, error, resting), count, count)
+
+
+def _advance(system: System, scales: list[Scale], weights: Rows, at: _State, tolerance: float) -> _State:
+    """One Newton step on the problem with A + rho D, whose velocities are u + rho D (r - center)."""
+    laws, heavier = system.laws, jax.tree.map(lambda weight: at.rho * weight, weights)
+    near_scales = [(1 + at.rho) * scale for scale in scales]
+
+    def near(r: Rows, u: Rows) -> Rows:
+        return jax.tree.map(lambda u, w, r, center: u + w * (r - center), u, heavier, r, at.center)
+
+    step = newton_step(system._replace(R=plus(system.R, heavier)), at.r, near(at.r, at.u), near_scales)
+    r = plus(at.r, step)
+    u = velocity(system, r)
+    error = residual(laws, r, u, scales)
+    plain = at.rho == 0
+    near_error = jax.lax.cond(plain, lambda: error, lambda: residual(laws, r, near(r, u), near_scales))
+    better = error < at.error  # false for NaN
+    solved = ~plain & (near_error <= 0.5 * tolerance)
+    failed = ~solved & ((at.inner + 1 >= INNER_STEPS) | ~(near_error < jnp.inf))
+    easier = jnp.minimum(jnp.maximum(EASIER * at.rho, FIRST_RHO), MOST_RHO)
+    return _State(
+        r=_where(failed, at.center, r),
+        u=_where(failed, at.center_u, u),
+        center=_where(solved, r, at.center),
+        center_u=_where(solved, u, at.center_u),
+        rho=jnp.where(solved, HARDER * at.rho, jnp.where(failed, easier, at.rho)),
+        best=_where(better, r, at.best),
+        error=jnp.where(better, error, at.error),
+        inner=jnp.where(solved | failed, 0, at.inner + 1),
+        total=at.total + 1,
+    )
+
+
+def _where(condition: Bool[Array, ""], a: Rows, b: Rows) -> Rows:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def _without_gain(system: System, r: Rows) -> Rows:
     """Admissible impulses of a search that failed, shortened until r.(A r + b) <= 0, as it is at solutions.
 
     That bounds the energy only if contacts do not pull: b counts from the velocity that they aim at.
     """
-    r = joined([law.admissible(part) for law, part in zip(system.laws, blocks(system.laws, r), strict=True)])
-    linear, square = jnp.sum(r * system.b), jnp.sum(r * spatial.apply(system.A, r))
-    return jnp.where(square > 0, jnp.clip(-linear / jnp.where(square > 0, square, 1.0), 0.0, 1.0), 0.0) * r
+    r = tuple(law.admissible(part) for law, part in zip(system.laws, r, strict=True))
+    moved = plus(system.coupling.velocity(r), times(system.R, r))
+    linear, square = (jnp.sum(joined(times(r, x))) for x in (system.b, moved))
+    share = jnp.where(square > 0, jnp.clip(-linear / jnp.where(square > 0, square, 1.0), 0.0, 1.0), 0.0)
+    return jax.tree.map(lambda x: share * x, r)
 
 
-def reachable(tolerance: float, weights: Vec, r: Vec) -> Float[Array, ""]:
+def reachable(tolerance: float, weights: Rows, r: Rows) -> Float[Array, ""]:
     """The tolerance, or what rounding leaves of the velocities that cancel where constraints contradict each other.
 
     Impulses there are the contradiction over R, 1e8 times those of other constraints.
     """
-    return jnp.maximum(tolerance, jnp.minimum(ROUNDING * jnp.max(weights * jnp.abs(r)), MOST_ROUNDING))
-
-
-def _newton(system: System, scales: list[Scale], start: Vec, tolerance: float, most: int) -> _Newton:
-    """Plain Newton steps from a start."""
-
-    weights = over_rows(system.laws, scales)
-
-    def unfinished(at: _Newton):
-        return (at.error > reachable(tolerance, weights, at.r)) & (at.count < most)
-
-    def advance(at: _Newton) -> _Newton:
-        S = slope(system.A, system.laws, at.r, at.u, scales)
-        r = at.r - jnp.linalg.solve(S, imbalance(system.laws, at.r, at.u, scales))
-        return _at(system, scales, r, at.count + 1)
-
-    first = _at(system, scales, start, jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(unfinished, advance, first)
-
-
-def _at(system: System, scales: list[Scale], r: Vec, count) -> _Newton:
-    u = velocity(system, r)
-    error = residual(system.laws, r, u, scales)
-    return _Newton(r, u, jnp.where(error < jnp.inf, error, jnp.inf), count)
-
-
-def _homotopy(system: System, scales: list[Scale], quick: _Newton, tolerance: float, most_iterations: int) -> _Homotopy:
-    """Solutions of easier problems that lead to the one that was asked."""
-    laws, weight = system.laws, over_rows(system.laws, scales)
-
-    def unfinished(at: _Homotopy):
-        return (at.error > reachable(tolerance, weight, at.best)) & (at.total < most_iterations)
-
-    def advance(at: _Homotopy) -> _Homotopy:
-        heavier = at.rho * weight
-        near = System(system.A + jnp.diag(heavier), system.b - heavier * at.center, laws)
-        near_scales = [(1 + at.rho) * scale for scale in scales]
-        u = velocity(near, at.r)
-        S = slope(near.A, laws, at.r, u, near_scales)
-        r = at.r - jnp.linalg.solve(S, imbalance(laws, at.r, u, near_scales))
-        near_error = residual(laws, r, velocity(near, r), near_scales)
-        error = residual(laws, r, velocity(system, r), scales)
-        better = error < at.error  # false for NaN
-        solved = near_error <= 0.5 * tolerance
-        failed = ~solved & ((at.inner + 1 >= INNER_STEPS) | ~(near_error < jnp.inf))
-        easier = jnp.minimum(jnp.maximum(EASIER * at.rho, FIRST_RHO), MOST_RHO)
-        return _Homotopy(
-            r=jnp.where(failed, at.center, r),
-            center=jnp.where(solved, r, at.center),
-            rho=jnp.where(solved, HARDER * at.rho, jnp.where(failed, easier, at.rho)),
-            best=jnp.where(better, r, at.best),
-            error=jnp.where(better, error, at.error),
-            inner=jnp.where(solved | failed, 0, at.inner + 1),
-            total=at.total + 1,
-        )
-
-    zero = jnp.zeros_like(quick.r)
-    resting = residual(laws, zero, system.b, scales)
-    usable = quick.error <= resting
-    begin = _Homotopy(
-        r=zero,
-        center=zero,
-        rho=jnp.full_like(resting, FIRST_RHO),
-        best=jnp.where(usable, quick.r, zero),
-        error=jnp.where(usable, quick.error, resting),
-        inner=jnp.zeros((), jnp.int32),
-        total=quick.count,
-    )
-    return jax.lax.while_loop(unfinished, advance, begin)
+    return jnp.maximum(tolerance, jnp.minimum(ROUNDING * largest(times(weights, r)), MOST_ROUNDING))
 
 
 class _Descent(NamedTuple):
-    r: Vec
+    r: Rows
     size: Float[Array, ""]  # length of the imbalance
     share: Float[Array, ""]  # of a Newton step that is tried next
     error: Float[Array, ""]
@@ -180,11 +164,11 @@ def descend(system: System, start: Vec, *, tolerance: float, most_iterations: in
     system, start = jax.lax.stop_gradient((system, start))
     if not start.size:
         return start, jnp.zeros((), jnp.int32)
-    scales, laws = block_scales(system.A, system.laws), system.laws
+    scales, laws = block_scales(system), system.laws
 
-    def at(r: Vec, share, count) -> _Descent:
+    def at(r: Rows, share, count) -> _Descent:
         u = velocity(system, r)
-        off = imbalance(laws, r, u, scales)
+        off = joined(imbalance(laws, r, u, scales))
         return _Descent(r, jnp.sqrt(jnp.sum(off * off)), share, residual(laws, r, u, scales), count)
 
     def unfinished(now: _Descent):
@@ -192,13 +176,13 @@ def descend(system: System, start: Vec, *, tolerance: float, most_iterations: in
 
     def advance(now: _Descent) -> _Descent:
         u = velocity(system, now.r)
-        S = slope(system.A, laws, now.r, u, scales)
-        newton = jnp.linalg.solve(S, imbalance(laws, now.r, u, scales))
-        tried = at(now.r - now.share * newton, jnp.minimum(4 * now.share, 1.0), now.count + 1)
+        newton = newton_step(system, now.r, u, scales)
+        shorter = jax.tree.map(lambda r, dr: r + now.share * dr, now.r, newton)
+        tried = at(shorter, jnp.minimum(4 * now.share, 1.0), now.count + 1)
         kept = now._replace(share=0.5 * now.share, count=now.count + 1)
         lower = tried.size < (1 - 0.1 * now.share) * now.size  # false for NaN
         return jax.tree.map(lambda a, b: jnp.where(lower, a, b), tried, kept)
 
-    first = at(start, jnp.ones((), start.dtype), jnp.zeros((), jnp.int32))
+    first = at(system.split(start), jnp.ones((), start.dtype), jnp.zeros((), jnp.int32))
     last = jax.lax.while_loop(unfinished, advance, first)
-    return last.r, last.count
+    return joined(last.r), last.count

@@ -1,86 +1,119 @@
-"""Rows coupled through the masses, u = A r + b, under the laws that they obey, and how far an answer is from them."""
+"""Rows coupled through the masses, u = (A + R) r + b, under their laws, and how far an answer is from them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from knuckle import spatial
-from knuckle.contact.laws import Blocks, Law, Scale
+from knuckle.contact.coupling import Coupling, Rows, RowSpace, Square, Vec, joined, layout_of, split
+from knuckle.contact.laws import Law, Scale, Slopes, over_blocks
 
-Vec = Float[Array, " row"]
-Square = Float[Array, "row row"]
 Laws = tuple[Law, ...]
+LEAST_SOFTNESS = 1e-12  # R over the velocity per impulse of a row that Newton's step counts with at least
 
 
 class System(NamedTuple):
-    """u = A r + b and the laws of its rows, in order. A holds the regularisation R, b what velocities aim at."""
+    """u = (A + R) r + b and the laws of its rows: R is the regularisation, b what velocities aim at."""
 
-    A: Square
-    b: Vec
+    coupling: Coupling
+    R: Rows
+    b: Rows
     laws: Laws
 
+    @staticmethod
+    def of(coupling: Coupling, R: Vec, b: Vec, laws: Laws) -> System:
+        return System(coupling, split(layout_of(laws), R), split(layout_of(laws), b), laws)
 
-def blocks(laws: Laws, x: Vec) -> list[Blocks]:
-    """A vector over the rows, law by law."""
-    parts, start = [], 0
-    for law in laws:
-        parts.append(x[start : start + law.rows].reshape(law.rows // law.block, law.block))
-        start += law.rows
-    return parts
+    @staticmethod
+    def of_matrix(A: Square, b: Vec, laws: Laws) -> System:
+        """With A as a matrix that holds the regularisation."""
+        return System.of(RowSpace(A, layout_of(laws)), jnp.zeros_like(b), b, laws)
+
+    @property
+    def A(self) -> Square:
+        """With the regularisation."""
+        assert isinstance(self.coupling, RowSpace)
+        return self.coupling.A + jnp.diag(joined(self.R))
+
+    def split(self, x: Vec) -> Rows:
+        return split(layout_of(self.laws), x)
 
 
-def joined(parts: list[Blocks]) -> Vec:
-    return jnp.concatenate([part.reshape(-1) for part in parts])
+def plus(a: Rows, b: Rows) -> Rows:
+    return jax.tree.map(jnp.add, a, b)
 
 
-def velocity(system: System, r: Vec) -> Vec:
-    return spatial.apply(system.A, r) + system.b
+def times(a: Rows, b: Rows) -> Rows:
+    return jax.tree.map(jnp.multiply, a, b)
 
 
-def block_scales(A: Square, laws: Laws) -> list[Scale]:
+def velocity(system: System, r: Rows) -> Rows:
+    return plus(plus(system.coupling.velocity(r), times(system.R, r)), system.b)
+
+
+def block_scales(system: System) -> list[Scale]:
     """Velocity per impulse of each block [1/kg]: the mean of its diagonal entries of A."""
-    return [jnp.mean(part, axis=1) for part in blocks(laws, jnp.diagonal(A))]
+    return [jnp.mean(part, axis=1) for part in plus(system.coupling.diagonal(), system.R)]
 
 
-def over_rows(laws: Laws, scales: list[Scale]) -> Vec:
-    return joined([jnp.repeat(scale, law.block) for law, scale in zip(laws, scales, strict=True)])
+def over_rows(laws: Laws, scales: list[Scale]) -> Rows:
+    """What blocks have, for each of their rows."""
+    return tuple(
+        jnp.broadcast_to(scale[:, None], (len(scale), law.block)) for law, scale in zip(laws, scales, strict=True)
+    )
 
 
-def imbalance(laws: Laws, r: Vec, u: Vec, scales: list[Scale]) -> Vec:
+def imbalance(laws: Laws, r: Rows, u: Rows, scales: list[Scale]) -> Rows:
     """Zero at the solution [m/s]."""
-    parts = zip(laws, blocks(laws, r), blocks(laws, u), scales, strict=True)
-    return joined([law.imbalance(*at) for law, *at in parts])
+    parts = zip(laws, r, u, scales, strict=True)
+    return tuple(over_blocks(type(law).imbalance, law, *at) for law, *at in parts)
 
 
-def residual(laws: Laws, r: Vec, u: Vec, scales: list[Scale]) -> Float[Array, ""]:
+def residual(laws: Laws, r: Rows, u: Rows, scales: list[Scale]) -> Float[Array, ""]:
     """The largest error of any law [m/s]; NaN where there is one."""
-    parts = zip(laws, blocks(laws, r), blocks(laws, u), scales, strict=True)
-    return jnp.max(jnp.abs(joined([law.error(*at) for law, *at in parts])), initial=0.0)
+    return largest(tuple(over_blocks(type(law).error, law, *at) for law, *at in zip(laws, r, u, scales, strict=True)))
 
 
-def margin(laws: Laws, r: Vec, u: Vec, scales: list[Scale]) -> Float[Array, ""]:
+def largest(x: Rows) -> Float[Array, ""]:
+    """The largest size of any entry; NaN where there is one."""
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(part), initial=0.0) for part in x]))
+
+
+def margin(laws: Laws, r: Rows, u: Rows, scales: list[Scale]) -> Float[Array, ""]:
     """Distance to the nearest change of mode [m/s]: near zero the derivative is one-sided."""
-    parts = zip(laws, blocks(laws, r), blocks(laws, u), scales, strict=True)
-    return jnp.min(jnp.concatenate([law.margin(*at) for law, *at in parts]), initial=jnp.inf)
+    parts = zip(laws, r, u, scales, strict=True)
+    return jnp.min(jnp.concatenate([over_blocks(type(law).margin, law, *at) for law, *at in parts]), initial=jnp.inf)
 
 
-def slope(A: Square, laws: Laws, r: Vec, u: Vec, scales: list[Scale]) -> Square:
-    """Generalised derivative of the imbalance by r, where u = A r + b."""
-    strips, start = [], 0
-    for law, *at in zip(laws, blocks(laws, r), blocks(laws, u), scales, strict=True):
-        by_impulse, by_velocity = law.slopes(*at)
-        strip = A[start : start + law.rows].reshape(law.rows // law.block, law.block, len(A))
-        coupled = spatial.compose(by_velocity, strip).reshape(law.rows, len(A))
-        before, after = start, len(A) - start - law.rows
-        strips.append(coupled + jnp.pad(_block_diagonal(by_impulse), ((0, 0), (before, after))))
-        start += law.rows
-    return jnp.concatenate(strips)
+def slopes(laws: Laws, r: Rows, u: Rows, scales: list[Scale]) -> list[Slopes]:
+    """Generalised derivatives of the imbalance by r and by u, law by law."""
+    parts = zip(laws, r, u, scales, strict=True)
+    return [over_blocks(type(law).slopes, law, *at) for law, *at in parts]
 
 
-def _block_diagonal(parts: Float[Array, "block row row"]) -> Square:
-    count, size, _ = parts.shape
-    eye = jnp.eye(count, dtype=parts.dtype)
-    return (parts[:, :, None, :] * eye[:, None, :, None]).reshape(count * size, count * size)
+def newton_step(system: System, r: Rows, u: Rows, scales: list[Scale]) -> Rows:
+    """The change of r that makes the linearised imbalance vanish."""
+    off = jax.tree.map(jnp.negative, imbalance(system.laws, r, u, scales))
+    return system.coupling.solve(slopes(system.laws, r, u, scales), _positive_R(system, scales), off)
+
+
+def refined_solution(system: System, at: list[Slopes], scales: list[Scale], rhs: Rows) -> Rows:
+    """dr with (F_r + F_u (A + R)) dr = rhs; in joint space, where stiff rows cost digits, with one refinement."""
+    R = _positive_R(system, scales)
+    dr = system.coupling.solve(at, R, rhs)
+    if isinstance(system.coupling, RowSpace):
+        return dr
+    moved = plus(system.coupling.velocity(dr), times(system.R, dr))
+    off = tuple(
+        wanted - spatial.apply(F_r, x) - spatial.apply(F_u, y)
+        for (F_r, F_u), wanted, x, y in zip(at, rhs, dr, moved, strict=True)
+    )
+    return plus(dr, system.coupling.solve(at, R, off))
+
+
+def _positive_R(system: System, scales: list[Scale]) -> Rows:
+    return jax.tree.map(lambda R, scale: jnp.maximum(R, LEAST_SOFTNESS * scale[:, None]), system.R, tuple(scales))

@@ -23,8 +23,12 @@ def joint_inertias(model: Model, body: Articulation) -> Float[Array, " dof"]:
 
 def crba(model: Model, q: Vec) -> Float[Array, "dof dof"]:
     """The joint-space mass matrix M, armature included; entries of different branches are exactly zero."""
+    return mass_matrix(model, articulation(model, q))
+
+
+def mass_matrix(model: Model, body: Articulation) -> Float[Array, "dof dof"]:
+    """`crba` on axes and inertias that are known already."""
     topology = model.topology
-    body = articulation(model, q)
     composite = inward_sum(topology.links, body.inertia)
     F = spatial.apply(rows(composite, topology.dof_link), body.axes)
     products = jnp.sum(body.axes[:, None, :] * F[None, :, :], axis=-1)  # S_i . F_j

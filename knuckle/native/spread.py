@@ -1,7 +1,8 @@
 """`lanes` and `jacfwd`: a loop over SIMD lanes in native code; elsewhere they are `jax.vmap` and `jax.jacfwd`.
 
 `native_lanes` carries the jaxpr of one element. Native code has that jaxpr once, over vectors of elements; what does
-not depend on the element is computed once, before. JAX's own transformations see `jax.vmap` of the jaxpr.
+not depend on the element is computed once, before. Its derivatives are loops over lanes too; under `jax.vmap` and
+`jax.jit` it is `jax.vmap` of the jaxpr.
 """
 
 from __future__ import annotations
@@ -102,14 +103,54 @@ def _abstract_eval(*avals: Any, jaxpr: ClosedJaxpr, flags: tuple[bool, ...], cou
     return [ShapedArray((count, *aval.shape), aval.dtype) for aval in jaxpr.out_avals]
 
 
-def _jvp(primals, tangents, **params):
+def _jvp(primals, tangents, *, jaxpr: ClosedJaxpr, flags: tuple[bool, ...], count: int):
+    """Two loops: of the values, and of their tangents, which computes what it needs of the values again."""
     moving = [type(t) is not ad.Zero for t in tangents]
-    fixed = pick(moving, primals, False)
+    results = lanes_p.bind(*primals, jaxpr=jaxpr, flags=flags, count=count)
 
-    def of_moving(*values):
-        return evaluate(*merge(moving, values, fixed), **params)
+    def of_one(*row):
+        values, directions = row[: len(moving)], row[len(moving) :]
 
-    return jax.jvp(of_moving, tuple(pick(moving, primals)), tuple(pick(moving, tangents)))
+        def of_moving(*changed):
+            return jaxpr_as_fun(jaxpr)(*merge(moving, changed, pick(moving, values, False)))
+
+        return pick(smooth, jax.jvp(of_moving, tuple(pick(moving, values)), tuple(directions))[1])
+
+    smooth = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in jaxpr.out_avals]
+    ways = [ad.instantiate_zeros(t) for t in pick(moving, tangents)]
+    changes = _over_lanes(of_one, [*primals, *ways], (*flags, *pick(moving, flags)), count)
+    still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in pick(smooth, results, False)]
+    return results, merge(smooth, changes, still)
+
+
+def _transpose(cotangents, *arguments, jaxpr: ClosedJaxpr, flags: tuple[bool, ...], count: int):
+    """One loop; cotangents of what all lanes share are summed."""
+    linear = [ad.is_undefined_primal(x) for x in arguments]
+    fixed, unknown = pick(linear, arguments, False), pick(linear, arguments)
+    shapes = [_row_shape(x.aval, flag) for x, flag in zip(unknown, pick(linear, flags), strict=True)]
+
+    def of_one(*row):
+        values, ways = row[: len(fixed)], row[len(fixed) :]
+
+        def of_linear(*free):
+            return jaxpr_as_fun(jaxpr)(*merge(linear, free, values))
+
+        return list(jax.linear_transpose(of_linear, *shapes)(list(ways)))
+
+    given = [ad.instantiate_zeros(c) for c in cotangents]
+    found = _over_lanes(of_one, [*fixed, *given], (*pick(linear, flags, False), *(True for _ in given)), count)
+    summed = [x if flag else x.sum(axis=0) for x, flag in zip(found, pick(linear, flags), strict=True)]
+    return merge(linear, summed, [None] * len(fixed))
+
+
+def _over_lanes(of_one: Callable, arguments: list, flags: Sequence[bool], count: int) -> list[Any]:
+    rows = [_row_shape(jax.typeof(x), flag) for x, flag in zip(arguments, flags, strict=True)]
+    closed = jax.make_jaxpr(of_one)(*rows)
+    return lanes_p.bind(*arguments, jaxpr=closed, flags=tuple(flags), count=count)
+
+
+def _row_shape(aval: Any, flag: bool) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape[1:] if flag else aval.shape, aval.dtype)
 
 
 def _batch(arguments, axes, **params):
@@ -119,5 +160,6 @@ def _batch(arguments, axes, **params):
 
 lanes_p.def_impl(evaluate)
 ad.primitive_jvps[lanes_p] = _jvp
+ad.primitive_transposes[lanes_p] = _transpose
 batching.primitive_batchers[lanes_p] = _batch
 mlir.register_lowering(lanes_p, mlir.lower_fun(evaluate, multiple_results=True))

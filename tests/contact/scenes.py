@@ -81,7 +81,7 @@ def stack(rng: np.random.Generator, count: int, mass_ratio: float = 1.0, kick: f
 
 def as_system(problem: Problem) -> System:
     """Contacts only, on the true cone."""
-    return System(problem.A, problem.b, (Coulomb(problem.friction),))
+    return System.of_matrix(problem.A, problem.b, (Coulomb(problem.friction),))
 
 
 def planar_chain() -> kn.Model:

@@ -28,7 +28,7 @@ BOUNCES = {  # velocity of a point mass before an impulse, and the impulse on th
 @pytest.mark.parametrize("name", BOUNCES)
 def test_the_judge_knows_closed_forms_and_sees_what_is_wrong(name):
     before, cone, square = BOUNCES[name]
-    system = System(jnp.eye(3) / MASS, jnp.array(before), (Coulomb(jnp.array([MU])),))
+    system = System.of_matrix(jnp.eye(3) / MASS, jnp.array(before), (Coulomb(jnp.array([MU])),))
     for title, impulse in (("Impulse", cone), ("InteriorPoint()", square)):
         solver = check.SOLVERS[title]
         assert check.residual(system, MASS * np.array(impulse), solver) < 1e-15

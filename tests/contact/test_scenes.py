@@ -110,7 +110,7 @@ def test_impulses_of_a_failed_search_add_no_energy():
 
     @jax.jit
     def work(A, b, friction):
-        system = System(A, b, (Coulomb(friction),))
+        system = System.of_matrix(A, b, (Coulomb(friction),))
         found = search(system, jnp.zeros_like(b), tolerance=1e-8, most_iterations=2)
         r = found.impulse
         return r @ b + 0.5 * r @ A @ r, found.converged

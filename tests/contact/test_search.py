@@ -7,15 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from knuckle.contact.coupling import joined, layout_of, slope_matrix, split
 from knuckle.contact.laws import Between, Bounded, Coulomb, Pyramid, length, project_on_cone
 from knuckle.contact.laws_smooth import Given, Relaxed, Springy
 from knuckle.contact.search import search
-from knuckle.contact.system import System, block_scales, imbalance, slope, velocity
+from knuckle.contact.system import System, block_scales, imbalance, slopes, velocity
 from tests.contact.scenes import as_system, random_contacts, stack
 
 TOLERANCE = 1e-8
 
-solve = jax.jit(lambda s: search(s, jnp.zeros_like(s.b), tolerance=TOLERANCE, most_iterations=600))
+solve = jax.jit(lambda s: search(s, jnp.zeros_like(joined(s.b)), tolerance=TOLERANCE, most_iterations=600))
 
 SETS = {
     "six bodies": lambda rng: random_contacts(rng, 6, 12),
@@ -30,8 +31,8 @@ SETS = {
 
 def check_laws(system: System, r: jax.Array, tolerance: float) -> None:
     """Signorini, Coulomb and maximum dissipation, each in m/s, written out contact by contact."""
-    u, impulse = np.asarray(velocity(system, r)).reshape(-1, 3), np.asarray(r).reshape(-1, 3)
-    scale = np.asarray(block_scales(system.A, system.laws)[0])
+    u, impulse = np.asarray(joined(velocity(system, system.split(r)))).reshape(-1, 3), np.asarray(r).reshape(-1, 3)
+    scale = np.asarray(block_scales(system)[0])
     law = system.laws[0]
     assert isinstance(law, Coulomb)
     for k, mu in enumerate(np.asarray(law.friction)):
@@ -57,7 +58,7 @@ def test_every_problem_is_solved_to_the_tolerance(name):
 
 def test_an_unsolved_problem_is_flagged():
     system = as_system(SETS["redundant"](np.random.default_rng(1)))
-    found = search(system, jnp.zeros_like(system.b), tolerance=TOLERANCE, most_iterations=1)
+    found = search(system, jnp.zeros_like(joined(system.b)), tolerance=TOLERANCE, most_iterations=1)
     assert not bool(found.converged)
     assert float(found.residual) > TOLERANCE
     assert np.all(np.isfinite(found.impulse))
@@ -71,8 +72,9 @@ def test_unsolved_impulses_push_within_the_cone_and_add_no_energy(law):
     for _ in range(20):
         system = as_system(SETS["redundant"](rng))
         friction = system.laws[0].friction  # type: ignore[attr-defined]
-        system = system._replace(b=system.b + rng.normal(size=len(system.b)), laws=(law(friction),))
-        start = jnp.asarray(rng.normal(size=len(system.b)))
+        b = joined(system.b)
+        system = system._replace(b=system.split(b + rng.normal(size=len(b))), laws=(law(friction),))
+        start = jnp.asarray(rng.normal(size=len(b)))
         found = search(system, start, tolerance=TOLERANCE, most_iterations=1)
         unsolved += not bool(found.converged)
         r = np.asarray(found.impulse)
@@ -80,7 +82,7 @@ def test_unsolved_impulses_push_within_the_cone_and_add_no_energy(law):
         assert np.all(blocks[:, 0] >= 0)
         size = np.linalg.norm(blocks[:, 1:], axis=1) if law is Coulomb else np.abs(blocks[:, 1:]).max(axis=1)
         assert np.all(size <= np.asarray(friction) * blocks[:, 0] * (1 + 1e-12))
-        assert r @ (np.asarray(system.b) + np.asarray(system.A) @ r) <= 1e-12
+        assert r @ (np.asarray(joined(system.b)) + np.asarray(system.A) @ r) <= 1e-12
     assert unsolved >= 10
 
 
@@ -89,7 +91,7 @@ def test_a_warm_start_at_the_solution_takes_no_iteration_and_a_broken_one_does_n
     found = solve(system)
     again = search(system, found.impulse, tolerance=TOLERANCE, most_iterations=600)
     assert int(again.iterations) == 0
-    from_nan = search(system, jnp.full_like(system.b, jnp.nan), tolerance=TOLERANCE, most_iterations=600)
+    from_nan = search(system, jnp.full_like(joined(system.b), jnp.nan), tolerance=TOLERANCE, most_iterations=600)
     assert bool(from_nan.converged)
 
 
@@ -117,9 +119,15 @@ def test_slopes_are_the_derivative_of_the_imbalance(name):
     root = rng.normal(size=(law.rows, law.rows))
     A = jnp.asarray(root @ root.T / law.rows + 0.1 * np.eye(law.rows))
     r, b = jnp.asarray(rng.normal(size=law.rows)), jnp.asarray(rng.normal(size=law.rows))
-    scales = block_scales(A, (law,))
-    exact = jax.jacfwd(lambda r: imbalance((law,), r, A @ r + b, scales))(r)
-    np.testing.assert_allclose(slope(A, (law,), r, A @ r + b, scales), exact, atol=1e-10)
+    scales = block_scales(System.of_matrix(A, b, (law,)))
+    layout = layout_of((law,))
+
+    def parts(r):
+        return split(layout, r), split(layout, A @ r + b)
+
+    exact = jax.jacfwd(lambda r: joined(imbalance((law,), *parts(r), scales)))(r)
+    found = slope_matrix(A, slopes((law,), *parts(r), scales))
+    np.testing.assert_allclose(found, exact, atol=1e-10)
 
 
 def test_other_laws_hold_beside_contacts():
@@ -132,10 +140,10 @@ def test_other_laws_hold_beside_contacts():
         Between(jnp.full(3, 0.2), jnp.full(3, 0.2)),
         Bounded(jnp.array([0.1, 10.0, 0.05])),
     )
-    system = System(jnp.asarray(root @ root.T + 0.1 * np.eye(15)), jnp.asarray(rng.normal(size=15)), laws)
+    system = System.of_matrix(jnp.asarray(root @ root.T + 0.1 * np.eye(15)), jnp.asarray(rng.normal(size=15)), laws)
     found = search(system, jnp.zeros(15), tolerance=1e-10, most_iterations=600)
     assert bool(found.converged)
-    r, u = np.asarray(found.impulse), np.asarray(velocity(system, found.impulse))
+    r, u = np.asarray(found.impulse), np.asarray(joined(velocity(system, system.split(found.impulse))))
     for k, (low, high) in zip(range(6, 9), ((0.0, np.inf), (-0.5, -0.1), (-2.0, 2.0)), strict=True):
         assert low - 1e-9 <= u[k] <= high + 1e-9
         assert r[k] <= 1e-9 or u[k] == pytest.approx(low, abs=1e-9)
@@ -154,7 +162,7 @@ def test_relaxed_solutions_tend_to_the_hard_one():
     friction = law.friction
     errors = []
     for sigma in (1e-1, 1e-2, 1e-3):
-        law = Relaxed(friction, jnp.full_like(friction, sigma), block_scales(system.A, system.laws)[0])
+        law = Relaxed(friction, jnp.full_like(friction, sigma), block_scales(system)[0])
         relaxed = system._replace(laws=(law,))
         found = search(relaxed, hard, tolerance=TOLERANCE, most_iterations=600)
         assert bool(found.converged)

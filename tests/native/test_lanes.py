@@ -187,3 +187,25 @@ def test_exported_c_runs_the_loop(tmp_path):
     printed = subprocess.run([str(tmp_path / "run")], check=True, capture_output=True, text=True).stdout
     values = [float(line.split("=")[1]) for line in printed.splitlines()]
     agree(np.array(values).reshape(6, 6), quick_jit(jax.jacfwd(solved))(X, X + 1))
+
+
+def test_derivatives_are_loops_over_lanes_too():
+    """Forward and reverse mode, of rows and of what all lanes share, beside an output that is not a real number."""
+    rng = np.random.default_rng(4)
+    rows, shared, weights = (jnp.asarray(rng.normal(size=shape)) for shape in ((11, 3), (3,), (11,)))
+
+    def one(row, x):
+        return jnp.sum(jnp.sin(row * x)) * row[0], jnp.argmax(row)
+
+    def total(over, rows, x):
+        value, place = over(one, (0, None))(rows, x)
+        return jnp.sum(weights * value * (1.0 + place.astype(value.dtype)))
+
+    for transform in (jax.grad, jax.jacfwd, lambda f, argnums: jax.jacfwd(jax.grad(f, argnums), argnums)):
+        for argnums in (0, 1):
+            ours = transform(lambda *a: total(native.lanes, *a), argnums=argnums)
+            wanted = transform(lambda *a: total(jax.vmap, *a), argnums=argnums)(rows, shared)
+            for run in (jax.jit(ours), native.jit(ours)):
+                agree(run(rows, shared), wanted)
+    text = str(jax.make_jaxpr(jax.grad(lambda *a: total(native.lanes, *a)))(rows, shared))
+    assert text.count("native_lanes[") >= 2

@@ -1,0 +1,97 @@
+"""The coupling of a scene's rows, in the space in which Newton's step is cheapest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from knuckle import spatial
+from knuckle.contact.coupling import Coupling, Layout, RowSpace
+from knuckle.contact.coupling_joint import JointSpace
+from knuckle.contact.coupling_tree import TreeSpace
+from knuckle.contact.rows import Jacobian, contact_jacobian, world_axes
+from knuckle.dynamics.aba import Factor, factor_mass_matrix
+from knuckle.dynamics.crba import mass_matrix
+from knuckle.model.model import Model
+from knuckle.tree import rows
+
+if TYPE_CHECKING:
+    from knuckle.contact.resolve import Scene
+
+FEW_ROWS = 16  # up to here a matrix of all rows is cheapest
+
+
+def couple(heavy: Model, scene: Scene, *, as_matrix: bool = False) -> Coupling:
+    """Without derivative; `heavy`: the model whose mass matrix impulses meet."""
+    heavy, body = jax.lax.stop_gradient((heavy, scene.body))
+    factor, dofs = factor_mass_matrix(heavy, body.axes, body.inertia), heavy.topology.dofs
+    layout = _layout(scene)
+    count = sum(blocks * block for blocks, block in layout)
+    if count > FEW_ROWS and not as_matrix:
+        if fits_tree(scene):
+            return _on_tree(heavy, scene, factor)
+        if count > heavy.nv:
+            return JointSpace.of(layout, dofs, factor, mass_matrix(heavy, body), all_rows(heavy, scene))
+    return RowSpace.of(layout, dofs, factor, all_rows(heavy, scene))
+
+
+def _layout(scene: Scene) -> Layout:
+    """Contacts, then limits, equalities and joint friction, if there are any."""
+    joints = (len(scene.limits.J), len(scene.ties.J), len(scene.rubbing))
+    contacts = scene.near.count(len(scene.contacts)), scene.frame.shape[1]
+    return (contacts, *((count, 1) for count in joints if count))
+
+
+def all_rows(heavy: Model, scene: Scene) -> Jacobian:
+    """Velocities of all rows that are solved per joint speed, without derivative."""
+    model, body, contacts, frame, J_joint = jax.lax.stop_gradient(
+        (heavy, scene.body, scene.contacts, scene.frame, scene.J_joint)
+    )
+    contact = contact_jacobian(model, world_axes(model, body), contacts, frame, scene.near)
+    return jnp.concatenate([contact.reshape(-1, model.nv), J_joint])
+
+
+def fits_tree(scene: Scene) -> bool:
+    """Whether every contact is with something fixed, and every other row is of one degree of freedom."""
+    return scene.contacts.are_with_fixed and not scene.ties.block and not scene.present.balls
+
+
+def _on_tree(heavy: Model, scene: Scene, factor: Factor) -> TreeSpace:
+    topology = heavy.topology
+    armature, body, point, frame = jax.lax.stop_gradient(
+        (jnp.asarray(heavy.armature), scene.body, scene.contacts.point, scene.frame)
+    )
+    moving = np.maximum(scene.contacts.link_a, scene.contacts.link_b).astype(int)
+    sign = np.where(np.array(scene.contacts.link_a, int) >= 0, 1.0, -1.0)
+    R, p = rows(body.root, topology.links.root_of[moving])
+    X = _point_motion(R, p, point, frame * jnp.asarray(sign, frame.dtype)[:, None, None])
+    carrier = (topology.v_stop - 1)[moving]
+    inertia = rows(body.inertia, topology.dof_link)
+    index = scene.near.index
+    return TreeSpace(
+        X=scene.near.pick(X),
+        factor=factor,
+        inertia=jnp.where(topology.last_dof[:, None, None], inertia, jnp.zeros_like(inertia)),
+        armature=armature,
+        carrier=None if index is None else jnp.asarray(carrier.astype(np.int32))[index],
+        fixed_carrier=tuple(int(dof) for dof in carrier),
+        joints=tuple(own for own in (scene.present.limited, scene.present.rubbing) if own),
+        dofs=topology.dofs,
+        weightless_tips=topology.weightless_tips,
+    )
+
+
+def _point_motion(
+    R: Float[Array, "contact 3 3"],
+    p: Float[Array, "contact 3"],
+    point: Float[Array, "contact 3"],
+    frame: Float[Array, "contact axis 3"],
+) -> Float[Array, "contact axis 6"]:
+    """Velocity of points along the axes of their frames per spatial velocity of their links, in frames R, p."""
+    axes = spatial.compose(frame, R)
+    arm = jnp.broadcast_to(spatial.apply_transpose(R, point - p)[:, None], axes.shape)
+    return jnp.concatenate([spatial.cross(arm, axes), axes], axis=2)

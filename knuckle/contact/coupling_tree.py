@@ -1,0 +1,154 @@
+"""Rows on a tree of links: contacts with what does not move, limits and dry friction of single degrees of freedom.
+
+In Newton's step (see `coupling`) such a contact adds X^T K X to the inertia of its link, X the velocities of its point
+per spatial velocity of the link, and a joint's row adds K to its armature. So one sweep of the articulated-body
+algorithm solves it, whatever the number of rows. Where contacts slide K has no symmetry: U = IA S and W = IA^T S.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from knuckle import spatial
+from knuckle.contact.coupling import Coupling, Rows, springs
+from knuckle.contact.laws import Blocks, over_blocks
+from knuckle.dynamics.aba import Factor, inverse_or_zero
+from knuckle.tree import Tree, add_rows, inward, outward, rows, sum_rows
+
+Maps = Float[Array, "contact axis 6"]
+
+
+class Motion(NamedTuple):
+    """Velocities of the link that each degree of freedom moves, in its root's frame, and of the joints."""
+
+    link: Float[Array, "dof 6"]
+    joint: Float[Array, " dof"]
+
+
+class TreeSpace(Coupling):
+    """A through articulated inertias."""
+
+    X: Maps  # velocity of a contact per spatial velocity of its link, in its root's frame
+    factor: Factor
+    inertia: Float[Array, "dof 6 6"]  # of the link, at the last of its degrees of freedom
+    armature: Float[Array, " dof"]
+    carrier: Int[Array, " contact"] | None  # the last degree of freedom of each contact's link, where that is traced
+    fixed_carrier: tuple[int, ...] = eqx.field(static=True)  # and where it is not
+    joints: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # the degree of freedom of each other row, by law
+    dofs: Tree = eqx.field(static=True)
+    weightless_tips: bool = eqx.field(static=True)
+
+    def velocity(self, r):
+        return self._rows(self._response(r))
+
+    def joint_velocity(self, r):
+        return self._response(r).joint
+
+    def diagonal(self):
+        S, U, D_inverse = self.factor
+
+        def from_parent(above, node):
+            """The inverse inertia that the link of a degree of freedom shows, and the joint's own."""
+            L, _ = above
+            S, U, D_inverse = node
+            LU = spatial.apply(L, U) * D_inverse[:, None]
+            own = D_inverse + spatial.dot(U, LU) * D_inverse
+            w = LU - 0.5 * own[:, None] * S
+            return L - (spatial.outer(S, w) + spatial.outer(w, S)), own
+
+        roots = len(self.dofs.roots)
+        still = jnp.zeros((roots, 6, 6), S.dtype), jnp.zeros(roots, S.dtype)
+        L, joint = outward(self.dofs, from_parent, still, (S, U, D_inverse))
+        return over_blocks(_diagonal_at, self.X, self._pick(L)), *self._of_joints(joint)
+
+    def solve(self, slopes, R, rhs):
+        contact, *joints = parts = springs(slopes, R, rhs)
+        stiff = self._collect(over_blocks(_stiffness_at_link, self.X, contact.K))
+        U, W, D_inverse = self._sprung(stiff, self._onto_joints(spring.K[:, :, 0] for spring in joints))
+        force, joint_force = self._forces(tuple(spring.g for spring in parts))
+        moved = self._rows(_swept(self.dofs, self.factor.S, U, W, D_inverse, force, joint_force))
+        return tuple(spring.impulse(u) for spring, u in zip(parts, moved, strict=True))
+
+    def _pick(self, per_dof: Float[Array, "dof ..."]) -> Float[Array, "contact ..."]:
+        """What the links of the contacts have."""
+        return rows(per_dof, np.array(self.fixed_carrier, int)) if self.carrier is None else per_dof[self.carrier]
+
+    def _collect(self, per_contact: Float[Array, "contact ..."]) -> Float[Array, "dof ..."]:
+        """Sums over the contacts of each link."""
+        count = len(self.dofs.parent)
+        if self.carrier is None:
+            return add_rows(per_contact, np.array(self.fixed_carrier, int), count)
+        return jnp.zeros((count, *per_contact.shape[1:]), per_contact.dtype).at[self.carrier].add(per_contact)
+
+    def _of_joints(self, per_dof: Float[Array, " dof"]) -> Rows:
+        return tuple(rows(per_dof, np.array(own, int))[:, None] for own in self.joints)
+
+    def _onto_joints(self, parts) -> Float[Array, " dof"]:
+        """Sums over the rows of each joint."""
+        total, count = jnp.zeros(len(self.dofs.parent), self.X.dtype), len(self.dofs.parent)
+        for own, part in zip(self.joints, parts, strict=True):
+            total = total + sum_rows(part[:, 0], np.array(own, int), count)
+        return total
+
+    def _rows(self, motion: Motion) -> Rows:
+        """Velocities of the rows."""
+        return over_blocks(spatial.apply, self.X, self._pick(motion.link)), *self._of_joints(motion.joint)
+
+    def _forces(self, r: Rows) -> tuple[Float[Array, "dof 6"], Float[Array, " dof"]]:
+        """Impulses on links, as spatial forces, and on joints."""
+        contact, *joints = r
+        return self._collect(over_blocks(spatial.apply_transpose, self.X, contact)), self._onto_joints(joints)
+
+    def _response(self, r: Rows) -> Motion:
+        S, U, D_inverse = self.factor
+        return _swept(self.dofs, S, U, U, D_inverse, *self._forces(r))
+
+    def _sprung(self, on_links: Float[Array, "dof 6 6"], on_joints: Float[Array, " dof"]):
+        """Factors U, W and 1/D of M + J^T K J."""
+        S = self.factor.S
+
+        def eliminate(children, node):
+            S, I, armature = node
+            IA = children + I
+            U, W = spatial.apply(IA, S), spatial.apply_transpose(IA, S)
+            D = spatial.dot(S, U) + armature
+            D_inverse = inverse_or_zero(D) if self.weightless_tips else 1 / D
+            return IA - spatial.outer(U, W) * D_inverse[:, None, None], (U, W, D_inverse)
+
+        zero, nodes = jnp.zeros((6, 6), S.dtype), (S, self.inertia + on_links, self.armature + on_joints)
+        return inward(self.dofs, eliminate, zero, nodes)[1]
+
+
+def _stiffness_at_link(X: Maps, K: Float[Array, "contact axis axis"]) -> Float[Array, "contact 6 6"]:
+    return spatial.compose(jnp.swapaxes(X, 1, 2), spatial.compose(K, X))
+
+
+def _diagonal_at(X: Maps, L: Float[Array, "contact 6 6"]) -> Blocks:
+    """The diagonal of X L X^T."""
+    return spatial.dot(X, spatial.compose(X, L))
+
+
+def _swept(dofs: Tree, S, U, W, D_inverse, force: Float[Array, "dof 6"], joint_force: Float[Array, " dof"]) -> Motion:
+    """The motion that impulses cause, from the factors of an inertia: to the roots and back."""
+
+    def to_parent(p, node):
+        S, U, D_inverse, force, joint_force = node
+        p = p - force
+        u = (joint_force - spatial.dot(S, p)) * D_inverse
+        return p + U * u[:, None], u
+
+    def from_parent(above, node):
+        a, _ = above
+        S, W, D_inverse, u = node
+        x = u - spatial.dot(W, a) * D_inverse
+        return a + S * x[:, None], x
+
+    zero, roots = jnp.zeros(6, S.dtype), len(dofs.roots)
+    _, u = inward(dofs, to_parent, zero, (S, U, D_inverse, force, joint_force))
+    still = jnp.zeros((roots, 6), S.dtype), jnp.zeros(roots, S.dtype)
+    return Motion(*outward(dofs, from_parent, still, (S, W, D_inverse, u)))

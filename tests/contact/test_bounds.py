@@ -1,0 +1,104 @@
+"""Tests of shapes that are out of reach are left out, and nothing else: bounds hold, and steps are the same."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import knuckle as kn
+from knuckle.contact import INACTIVE_GAP, Impulse, collide, contact_pairs
+from knuckle.contact.bounds import bounding_boxes, fastest
+from knuckle.contact.manifold import spread
+from knuckle.contact.shapes_plane import mesh_plane
+from knuckle.contact.touch import Placed, Touch
+from knuckle.kinematics import articulation, poses
+from knuckle.model.geometry import Mesh
+from tests.contact.collide_scenes import two_of_each
+
+MODEL = jax.tree.map(jnp.asarray, two_of_each())
+PAIRS = contact_pairs(MODEL)
+
+
+def test_no_pair_is_nearer_than_its_bound():
+    """Of 50 random poses of all kinds of shape; a gap of shapes that overlap may be less than their depth."""
+    rng = np.random.default_rng(0)
+    gaps = jax.jit(lambda q: collide(MODEL, q, PAIRS))
+    culled = jax.jit(lambda q, reach: collide(MODEL, q, PAIRS, reach))
+    seen = 0
+    for _ in range(50):
+        q = jnp.asarray(rng.normal(size=MODEL.nq))
+        reach = float(rng.uniform(0, 1))
+        everything, near = gaps(q), culled(q, reach)
+        left_out = np.asarray(near.gap) != np.asarray(everything.gap)
+        assert np.all(np.asarray(near.gap)[left_out] == INACTIVE_GAP)
+        assert np.all(np.asarray(everything.gap)[left_out] > reach)
+        assert np.all(np.isfinite(near.normal)) and np.allclose(np.linalg.norm(near.normal, axis=1), 1)
+        seen += left_out.sum()
+    assert seen > 100
+
+
+def test_no_point_of_a_shape_is_faster_than_the_bound():
+    """Corners of all bounding boxes, by differences of their positions."""
+    rng = np.random.default_rng(1)
+    shapes = [k for k, link in enumerate(MODEL.geometry.link) if link >= 0]
+    box = bounding_boxes(MODEL.geometry, shapes)
+    signs = np.stack(np.meshgrid(*[(-1, 1)] * 3), axis=-1).reshape(-1, 3)
+    corners = np.asarray(box.center)[:, None] + signs * np.asarray(box.half)[:, None]
+
+    @jax.jit
+    def places(q):
+        R, p = poses(MODEL, q)
+        links = np.array(MODEL.geometry.link)[shapes]
+        local = kn.spatial.rotation_of_quaternion(jnp.asarray(MODEL.geometry.rotation)[np.array(shapes)])
+        on_link = jnp.einsum("sij,scj->sci", local, corners) + MODEL.geometry.position[np.array(shapes)][:, None]
+        return jnp.einsum("sij,scj->sci", R[links], on_link) + p[links][:, None]
+
+    for _ in range(20):
+        q, v = jnp.asarray(rng.normal(size=MODEL.nq)), jnp.asarray(rng.normal(size=MODEL.nv))
+        q = kn.model.retract(MODEL, q, jnp.zeros(MODEL.nv))
+        moved = [np.asarray(places(kn.model.retract(MODEL, q, s * 1e-6 * v))) for s in (1, -1)]
+        speed = np.linalg.norm(moved[0] - moved[1], axis=-1).max() / 2e-6
+        assert speed <= float(fastest(MODEL, articulation(MODEL, q), v)) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("count", [5, 16, 47, 300])
+def test_vertices_over_a_plane_are_those_that_spread_keeps(count):
+    """`spread` on all vertices in the world chooses the same contacts."""
+    rng = np.random.default_rng(count)
+    for _ in range(10):
+        vertices = rng.normal(size=(1, count, 3)) * rng.uniform(0.1, 1, 3)
+        rotation = np.linalg.qr(rng.normal(size=(2, 3, 3)))[0]
+        rotation *= np.linalg.det(rotation)[:, None, None]
+        places = jnp.asarray(rng.normal(size=(2, 1, 3)))
+        a = Placed(jnp.asarray(rotation[:1]), places[0], jnp.ones((1, 3)), jnp.asarray(vertices))
+        b = Placed(jnp.asarray(rotation[1:]), places[1], jnp.zeros((1, 3)), jnp.zeros((1, 0, 3)))
+        world = a.to_world(a.vertices)
+        normal = jnp.broadcast_to(b.axis[:, None], world.shape)
+        gap = jnp.sum(normal * (world - b.position[:, None]), axis=-1)
+        wanted = spread(Touch(gap, world - 0.5 * gap[..., None] * normal, normal))
+        for value, expected in zip(mesh_plane(a, b), wanted, strict=True):
+            np.testing.assert_allclose(value, expected, atol=1e-12)
+
+
+def test_a_fast_mesh_hits_the_ground_as_if_nothing_were_left_out(monkeypatch):
+    """A hull thrown down from 2 m at 30 m/s, with and without culling, and a second one that stays far away."""
+    rng = np.random.default_rng(2)
+    hull = Mesh(0.1 * rng.normal(size=(40, 3)), np.zeros((0, 3)))
+    links = [
+        kn.Link(name, joints=kn.free(), mass=1.0, inertia=(0.01,) * 3, shapes=[kn.shapes.Shape("mesh", mesh=hull)])
+        for name in ("a", "b")
+    ]
+    ground = kn.Link("ground", shapes=[kn.shapes.plane()])
+    model = kn.build([ground, *links])
+    q = np.array([0, 0, 2.0, 1, 0, 0, 0, 5, 0, 50, 1, 0, 0, 0])
+    qd = np.array([1.0, 0, -30, 3, 2, 1, 0, 0, 0, 1, 2, 3])
+    options: Any = {"dt": 0.002, "steps": 60, "contact": Impulse(restitution=0.3), "native": True}
+    culled = kn.rollout(model, kn.State(q, qd), **options)
+    monkeypatch.setattr(Impulse, "culls", property(lambda self: False))
+    jax.clear_caches()
+    everything = kn.rollout(model, kn.State(q, qd), **options | {"native": False})
+    assert culled.contact is not None
+    assert bool(culled.contact.converged.all()) and float(culled.contact.impulse.max()) > 1
+    np.testing.assert_allclose(culled.q, everything.q, atol=1e-8)
