@@ -19,7 +19,8 @@ from tests.statements_of_fits import CAUTION, FITS, LISTS
 ROOT = Path(__file__).parents[1]
 WORDS = re.compile(
     r"symplectic|(first|second|fourth) order|\border \||conserv|\benergy|accura|exact|at most|no more than|\bup to\b|"
-    r"\bbeyond\b|drift|\b(un)?stable\b|units in the last place|same bits|rounded|\bagree|residual|\d ?%|holds? the truth",
+    r"\bbeyond\b|drift|\b(un)?stable\b|units in the last place|same bits|rounded|\bagree|residual|"
+    r"\d ?%|holds? the truth",
     re.IGNORECASE,
 )
 SENTENCE = re.compile(r"(?<=[.:;])\s+(?=[A-Z`*(])")

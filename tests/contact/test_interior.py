@@ -210,7 +210,7 @@ def test_every_problem_is_solved_to_the_tolerance(name):
 
 
 def test_a_relaxed_problem_is_solved_to_rounding():
-    """Not to the tolerance only: rounding would decide by how much it is met, so that tracing changed a step by 7e-9."""
+    """Not to the tolerance only: rounding decided by how much it was met, so that tracing changed a step by 7e-9."""
     rng = np.random.default_rng(12)
     for _ in range(10):
         found = solve(SETS["six bodies"](rng), smoothing=0.2)
