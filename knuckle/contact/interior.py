@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from knuckle import spatial
 from knuckle.contact.interior_path import (
@@ -148,6 +148,7 @@ class _Relaxing(NamedTuple):
     inner: Int[Array, ""]
     short: Int[Array, ""]  # steps on the path that were short, one after the other
     total: Int[Array, ""]
+    settled: Bool[Array, ""]  # within the tolerance before the last step, which leaves rounding only
 
 
 def _relax(problem: Problem, work: Vec, tolerance: float, most_iterations: int, directions: int) -> _Relaxed:
@@ -162,7 +163,8 @@ def _relax(problem: Problem, work: Vec, tolerance: float, most_iterations: int, 
         return jnp.max(jnp.abs(flat(defect(law, at, jax.tree.map(_off_the_path, goal, at.z, at.w)))))
 
     def unfinished(now: _Relaxing):
-        return (now.error > tolerance) & (now.total < most_iterations)
+        new = (now.error <= tolerance) & ~now.settled
+        return ((now.error > tolerance) | new) & (now.total < most_iterations)
 
     def onwards(now: _Relaxing) -> _Relaxing:
         near = scaled(proximal(problem, d, now.rho, now.center), scale, directions)
@@ -183,10 +185,11 @@ def _relax(problem: Problem, work: Vec, tolerance: float, most_iterations: int, 
             inner=jnp.where(solved | failed, 0, now.inner + 1),
             short=jnp.where(solved | failed, 0, short),
             total=now.total + 1,
+            settled=now.error <= tolerance,
         )
 
     first, zero, count = begin(law, size), jnp.zeros_like(problem.b), jnp.zeros((), jnp.int32)
-    now = _Relaxing(first, zero, jnp.zeros_like(size), first, error_of(law, first), count, count, count)
+    now = _Relaxing(first, zero, jnp.zeros_like(size), first, error_of(law, first), count, count, count, count > 0)
     last = jax.lax.while_loop(unfinished, onwards, now)
     return _Relaxed(last.best, scale, last.error, last.total)
 

@@ -209,6 +209,14 @@ def test_every_problem_is_solved_to_the_tolerance(name):
         check_laws(problem, found.impulse, 4, TOLERANCE)
 
 
+def test_a_relaxed_problem_is_solved_to_rounding():
+    """Not to the tolerance only: rounding decided by how much it was met, so that tracing changed a step by 7e-9."""
+    rng = np.random.default_rng(12)
+    for _ in range(10):
+        found = solve(SETS["six bodies"](rng), smoothing=0.2)
+        assert bool(found.converged) and float(found.residual) < 1e-3 * TOLERANCE
+
+
 def test_eight_directions_obey_the_law_too():
     rng = np.random.default_rng(13)
     for _ in range(5):

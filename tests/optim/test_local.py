@@ -12,7 +12,7 @@ from scipy.optimize import least_squares, lsq_linear
 
 from knuckle.optim import LBFGSB, LeastSquares, LevenbergMarquardt, Smooth, Status
 from knuckle.optim.box_step import box_step
-from knuckle.optim.robust import as_squares, weigh
+from knuckle.optim.robust import TUNED, as_squares, rho, weigh
 from tests.optim.landscapes import (
     beale,
     differentiated,
@@ -129,6 +129,16 @@ def test_robust_losses_are_scipys(loss):
     assert ours.value == pytest.approx(peer.cost, rel=1e-8)
     np.testing.assert_allclose(ours.x, peer.x, rtol=1e-4)  # the value is flat at its minimum
     np.testing.assert_allclose(ours.x, [2.0, 0.7, 0.5], atol=0.1)
+
+
+@pytest.mark.parametrize("loss", ["huber", "soft_l1", "cauchy"])
+def test_robust_losses_are_95_percent_as_sharp_as_squares_on_pure_noise(loss):
+    """Asymptotic efficiency (E psi')^2 / E psi^2 of an M-estimate (Huber 1981) under normal noise, by quadrature."""
+    r = np.linspace(-12, 12, 200_001)
+    density = np.exp(-(r**2) / 2) / np.sqrt(2 * np.pi)
+    psi = r * rho(loss, (r / TUNED[loss]) ** 2)[1]
+    efficiency = np.trapezoid(np.gradient(psi, r) * density, r) ** 2 / np.trapezoid(psi**2 * density, r)
+    assert efficiency == pytest.approx(0.95, abs=1e-3)
 
 
 def test_parameters_that_data_cannot_tell_apart_do_no_harm():

@@ -24,6 +24,9 @@ def needs(name: str):
 def test_markers_of_the_double_pendulum_keep_their_distance():
     runs = datasets.ibm_double_pendulum()
     assert len(runs) == 14
+    first = [np.hypot(*(run["pixels"].values[:, 2:4] - run["pixels"].values[:, :2]).T).mean() for run in runs]
+    nearer = np.array(first) / np.median(first) - 1
+    assert np.all(np.abs(nearer[:2] - 0.022) < 2e-3) and np.all(np.abs(nearer[2:]) < 2e-3)  # two filmed from nearer
     for run in runs:
         x = run["pixels"].values
         arms = [np.hypot(*(x[:, i : i + 2] - x[:, i - 2 : i]).T) for i in (2, 4)]

@@ -134,6 +134,13 @@ def test_one_in_twenty_gross_outliers_costs_next_to_nothing(robust, clean):
         assert 0.9 < b.deviation / a.deviation < 1.4  # some sharpness is lost; the noise is known to 5 %
 
 
+def test_squares_are_led_astray_by_gross_outliers():
+    """What the robust losses are for, as docs/fit.md says."""
+    fit = kn.fit(MODEL, spoiled(recorded(TRUTH)), FREE, held_out=0)
+    off = [abs(fit[name].value / value - 1) for name, value in {"upper.mass": 1.495, "lower.mass": 0.6}.items()]
+    assert max(off) > 0.1
+
+
 def test_a_start_is_found_among_outliers():
     run = recorded(TRUTH, runs=1, noise=1e-4)[0]
     q = np.array(run.q)

@@ -1,5 +1,6 @@
 """Networks that obey laws of energy, inside simulations with the implicit integrator."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 import knuckle as kn
 from knuckle import robots
 from knuckle.dynamics import energy
-from knuckle.neural import Passive
+from knuckle.neural import Dissipative, Passive
 
 DRAWS, SECONDS = 1000, 0.5
 
@@ -42,3 +43,26 @@ def test_energy_rises_by_no_more_than_a_bound_that_vanishes_with_the_step():
         worst.append(float(np.max(rise)))
     print(worst)
     assert worst[1] < 0.65 * worst[0] and worst[2] < 0.65 * worst[1]
+
+
+def test_damping_of_a_network_is_stable_however_strong_with_implicit():
+    """Without gravity kinetic energy only falls, with weights far beyond what an explicit step can resolve too."""
+    model = robots.load("double_pendulum")
+    model = eqx.tree_at(lambda m: m.gravity, model, np.zeros(3))
+    state = model.state(np.array([1.2, -0.7]), np.array([1.0, -2.0]))
+    network = Dissipative(model, (6,), key=jax.random.key(0))
+    blueprint = kn.Blueprint({"joint/force": kn.Augment(network, ("q", "qd"))})
+
+    def energies(size, integrator):
+        key, (weights, keys) = jax.random.key(2), jax.tree.flatten(blueprint.weights)
+        drawn = [size * jax.random.normal(jax.random.fold_in(key, k), w.shape, w.dtype) for k, w in enumerate(weights)]
+        strong = blueprint.with_weights(jax.tree.unflatten(keys, drawn))
+        run = kn.rollout(model, state, dt=0.01, steps=100, blueprint=strong, integrator=integrator, native=True)
+        first = energy(model, jnp.asarray(state.q), jnp.asarray(state.qd))
+        return np.asarray([first, *jax.vmap(lambda q, qd: energy(model, q, qd))(run.q, run.qd)])
+
+    explicit = energies(30.0, kn.SemiImplicitEuler())
+    assert not np.all(np.isfinite(explicit)) or explicit.max() > 10 * explicit[0]  # too strong for a step
+    for size in (1.0, 30.0, 1e3, 1e5):
+        found = energies(size, kn.Implicit())
+        assert np.all(np.isfinite(found)) and found.max() <= 1.01 * found[0] and found[-1] < 0.1 * found[0]
