@@ -12,7 +12,7 @@ from knuckle.model.model import Model
 from knuckle.sysid.base_parameters import BaseParameters, inertial
 from knuckle.sysid.regression.design import Layout
 from knuckle.sysid.regression.friction import JointFriction
-from knuckle.sysid.regression.jackknife import data_shares, half_widths
+from knuckle.sysid.regression.jackknife import data_shares, effective_blocks, half_widths
 from knuckle.sysid.regression.problem import Problem, Solved
 from knuckle.sysid.regression.result import Quantity, TorqueError, joint_name, mean_squares, unit_of
 from knuckle.sysid.regression.units import unit_of_parameter
@@ -23,6 +23,7 @@ LEAST_SHARE = 0.5  # of the information: below, a quantity rests on the prior an
 class Evidence(NamedTuple):
     """A solution, the parameters taken from it, those without each block, and their change with the filter."""
 
+    problem: Problem
     solved: Solved
     theta: np.ndarray
     without: np.ndarray
@@ -53,9 +54,10 @@ def base_quantities(model: Model, base: BaseParameters, evidence: Evidence) -> t
 def _quantities(
     model: Model, evidence: Evidence, names: Sequence[str], combinations: np.ndarray, units: Sequence[str]
 ) -> tuple[Quantity, ...]:
-    solved, theta, without, _, change = evidence
+    problem, solved, theta, without, _, change = evidence
     values = combinations @ theta
-    half = half_widths(without @ combinations.T, combinations @ change)
+    blocks = effective_blocks(problem, solved, combinations)
+    half = half_widths(without @ combinations.T, combinations @ change, blocks=blocks)
     shares = data_shares(solved, combinations)
     half = np.where((shares >= LEAST_SHARE) & np.isfinite(half), half, np.nan)
     described = combinations @ described_parameters(model, solved.layout)

@@ -226,7 +226,7 @@ def _result(
     without = leave_one_out(problem, divided)
     change = _change_with_cutoff(model, problem, solved, signals)
     base = base_parameters(model, joints=layout.joints, rotors=layout.joints)
-    evidence = Evidence(divided, theta, without, unheld(problem, divided, without), change)
+    evidence = Evidence(problem, divided, theta, without, unheld(problem, divided, without), change)
     fitted, blueprint = fitted_robot(model, layout, theta)
     found = Regression(
         model=fitted,

@@ -14,7 +14,7 @@ from knuckle.sysid.fit import FAILED, Fit
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.result import TorqueError
 from knuckle.sysid.report.combinations import Combinations, combinations
-from knuckle.sysid.report.quality import Quality, noise_of_logs, qualities, rms
+from knuckle.sysid.report.quality import Quality, noise_of_logs, qualities, rms, rounded
 from knuckle.sysid.report.segments import MOST_ENTRIES, Segment, SegmentCurve, drawn_segments, segment_curves
 from knuckle.sysid.task import parts_of as parts
 from knuckle.sysid.torque_errors import Simulated, TorqueCheck, check_torques
@@ -62,12 +62,8 @@ def _determined(rows: Sequence[Estimate]) -> int:
     return sum(row.verdict == "determined" for row in rows)
 
 
-def summarise(fit: Fit, recordings: Sequence[Recording] = (), deadline: Deadline | None = None) -> Answer:
-    """The answer of a fit; what there is no time for is left out, which `deadline` remembers."""
-    if fit.regression is not None:
-        from knuckle.sysid.regression.report import summarise_regression
-
-        return summarise_regression(fit.regression, fit)
+def summarise_rollouts(fit: Fit, recordings: Sequence[Recording] = (), deadline: Deadline | None = None) -> Answer:
+    """The answer of a fit by roll-outs; what there is no time for is left out, which `deadline` remembers."""
     limit = Deadline() if deadline is None else deadline
     torques = _attempt(limit, "torque errors, in the report", lambda: torque_check(fit, recordings))
     base = _attempt(limit, "base parameters, in the report", lambda: combinations(fit)) if fit.evaluated else None
@@ -77,7 +73,7 @@ def summarise(fit: Fit, recordings: Sequence[Recording] = (), deadline: Deadline
     chosen = drawn_segments(fit, noise, recordings)
     curves = segment_curves(fit, noise, chosen)
     doubts = [line for line in fit.warnings() if line not in fit.implausible]
-    lost = _motion_warnings(fit)
+    lost = motion_warnings(fit)
     warnings = [*doubts, *lost, *_torque_warnings(torques), *fit.implausible]
     level = _level(fit, warnings, torques) if not lost else "bad"
     return Answer(
@@ -127,7 +123,7 @@ def torque_check(fit: Fit, recordings: Sequence[Recording]) -> TorqueCheck | Non
     return check_torques(described, Simulated(fit.model, fit.blueprint, dt), train, test, **options)
 
 
-def _motion_warnings(fit: Fit) -> list[str]:
+def motion_warnings(fit: Fit) -> list[str]:
     """Whether positions are predicted worse than by a robot that stays where the initial state was estimated."""
     held_out = fit.held_out
     if held_out is None or "q" not in held_out.off_after or fit.model.nq != fit.model.nv:
@@ -137,9 +133,10 @@ def _motion_warnings(fit: Fit) -> list[str]:
     after, still = rms(held_out.off_after["q"][:, known:]), rms(moved)
     if not still < after:
         return []
+    unit = f" {held_out.units['q']}" if held_out.units.get("q") else ""
     return [
-        f"the predicted motion is worse than no motion at all: held-out error of q {after:.3g}, the robot itself moves "
-        f"by {still:.3g} in that time"
+        f"the predicted motion is worse than no motion at all: held-out error of q {after:.3g}{unit}, the robot itself "
+        f"moves by {still:.3g}{unit} in that time"
     ]
 
 
@@ -176,10 +173,7 @@ def _sentences(fit: Fit, level: Level, quality: Sequence[Quality], torques: Torq
         return [f"Nothing was fitted ({status}): all values are those of the description."]
     first = "Converged" if fit.converged else f"Not converged ({status}), so there are no intervals"
     judged = [q for q in quality if not math.isnan(q.after)][:2]
-    changes = [
-        f"{q.channel} {q.before:.3g} -> {q.after:.3g}{f' {q.unit}' if q.unit else ''} ({rounded(q.ratio)} x noise)"
-        for q in judged
-    ]
+    changes = [q.change for q in judged]
     if changes and fit.held_out is not None:
         first += f". Held-out error over {fit.held_out.horizon:.3g} s, before -> after: {', '.join(changes)}"
     elif fit.held_out is None:
@@ -191,11 +185,6 @@ def _sentences(fit: Fit, level: Level, quality: Sequence[Quality], torques: Torq
         covered = ", and intervals do not cover that" if fit.converged else ""
         found.append(f"Residuals are more than noise: the model lacks something{covered}.")
     return found + [f"{note[0].upper()}{note[1:]}." for note in fit.notes if NETWORK in note]
-
-
-def rounded(value: float) -> str:
-    """Two digits, or more before the point."""
-    return f"{value:.0f}" if 10 <= value < 1e6 else f"{value:.2g}"
 
 
 def percent(value: float) -> str:
