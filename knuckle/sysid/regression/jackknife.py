@@ -50,6 +50,16 @@ def unheld(problem: Problem, solved: Solved, without: np.ndarray) -> np.ndarray:
     return found
 
 
+def all_unheld(problem: Problem, solved: Solved, without: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Parameters without each block, without the lower bounds that hold any of these columns: for combinations."""
+    lower = solved.layout.lower
+    held = [k for k in columns if np.isfinite(lower[k]) and np.any(without[:, k] <= lower[k])]
+    if not held:
+        return without
+    lifted = np.where(np.isin(np.arange(len(lower)), held), -np.inf, lower)
+    return leave_one_out(problem, replace(solved, penalty=replace(solved.penalty, lower=lifted)))
+
+
 def standard_errors(values: np.ndarray) -> np.ndarray:
     """Of quantities (block, quantity), each without one block."""
     blocks = len(values)

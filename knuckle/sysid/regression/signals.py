@@ -15,7 +15,7 @@ from knuckle.model.model import Model
 from knuckle.native import jit
 from knuckle.sysid.entries import names_of, weights_of_entries
 from knuckle.sysid.recording import Channel, Recording
-from knuckle.sysid.regression.filters import Filter
+from knuckle.sysid.regression.filters import Filter, noisier_than_positions
 from knuckle.sysid.split import resample, stretches
 
 LEAST_SAMPLES = 20  # of a stretch: shorter ones are left out
@@ -102,7 +102,7 @@ def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray) -> Signals
     derived = _velocity(model, even.time, q)
     qd, from_q = derived, np.ones(derived.shape, bool)
     if "qd" in even.channels:
-        seen = even["qd"].valid
+        seen = even["qd"].valid & ~noisier_than_positions(q, even["qd"].values, 1 / clean.period)
         qd, from_q = np.where(seen, even["qd"].values, derived), ~seen
     tau, known = even["tau"], np.all(valid, axis=1)
     return Signals(even.name, even.time, q, qd, tau.values, known, tau.valid, from_q.mean(axis=0) < 0.5)

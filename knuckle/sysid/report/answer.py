@@ -161,7 +161,7 @@ def _torque_warnings(torques: TorqueCheck | None) -> list[str]:
 
 
 def _level(fit: Fit, warnings: Sequence[str], torques: TorqueCheck | None) -> Level:
-    lost = torques is not None and any(not error_after(e) <= max(e.described, e.effort) for e in torques.errors)
+    lost = torques is not None and any(not error_after(e) <= max(e.described, e.size) for e in torques.errors)
     if fit.is_doubtful or fit.result.status in FAILED or lost:
         return "bad"
     return "care" if warnings or not fit.converged or fit.held_out is None else "good"
@@ -196,11 +196,11 @@ def torque_sentence(errors: Sequence[TorqueError]) -> str:
     """The torque error in % of the effort, over all joints, before and after, and the worst joint."""
 
     def share(values: Sequence[float]) -> float:
-        return 100 * math.sqrt(np.mean([(v / max(e.effort, 1e-12)) ** 2 for v, e in zip(values, errors, strict=True)]))
+        return 100 * math.sqrt(np.mean([(v / e.size) ** 2 for v, e in zip(values, errors, strict=True)]))
 
     unseen = not any(math.isnan(e.held_out) for e in errors)
     after = [error_after(e) for e in errors]
-    worst = int(np.argmax([v / max(e.effort, 1e-12) for v, e in zip(after, errors, strict=True)]))
+    worst = int(np.argmax([v / e.size for v, e in zip(after, errors, strict=True)]))
     e = errors[worst]
     before = percent(share([e.described for e in errors]))
     return (

@@ -68,7 +68,7 @@ def write_regression(
 def summarise_regression(found: Regression, fit: Fit | None = None) -> Answer:
     """Verdict, warnings, errors and parameters of a regression, and of the roll-outs of the fit that it is part of."""
     warnings = [*scale_notes(found.problem.design, found.layout), *error_notes(found.errors)]
-    unexplained = sum(e.held_out > UNEXPLAINED * max(e.effort, 1e-12) for e in found.errors)
+    unexplained = sum(e.held_out > UNEXPLAINED * e.size for e in found.errors)
     lost = unexplained == len(found.errors)
     sentences, quality = [torque_sentence(found.errors)], []
     if fit is not None:

@@ -85,7 +85,7 @@ def _three(value: float) -> str:
 
 
 def _share(error: TorqueError) -> str:
-    return percent(100 * error_after(error) / error.effort) if error.effort > 0 else ""
+    return percent(100 * error_after(error) / error.size) if error.effort > 0 or error.forces > 0 else ""
 
 
 def base_section(answer: Answer) -> str:
