@@ -17,7 +17,7 @@ from mujoco.sysid._src import model_modifier
 import knuckle as kn
 from knuckle.model import export_mjcf
 
-GUESS = {"armature": (1.0, 0.0, 20.0), "damping": (5.0, 0.0, 60.0), "frictionloss": (3.0, 0.0, 40.0)}
+GUESS = {"armature": (1.0, 0.0, 40.0), "damping": (5.0, 0.0, 60.0), "frictionloss": (3.0, 0.0, 40.0)}
 BIAS = (0.0, -5.0, 5.0)  # N m
 REACH = (0.7, 1.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3)  # of log-Cholesky coordinates about the description
 PLACES = (4, 8, 12, 5, 6, 9)  # of xx, yy, zz, xy, xz, yz in pi with a flat 3x3 moment
@@ -97,8 +97,24 @@ def _xml(model: kn.Model, step: float) -> str:
     spec.option.disableflags = mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_LIMIT
     for actuator in spec.actuators:
         actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
+    for joint in model.joint_names:
+        kind, of = mujoco.mjtSensor.mjSENS_JOINTPOS, mujoco.mjtObj.mjOBJ_JOINT
+        spec.add_sensor(name=f"{joint}_qpos", type=kind, objtype=of, objname=joint)
     spec.compile()
     return spec.to_xml()
+
+
+def set_inertia(body: Any, pi: np.ndarray) -> None:
+    """Mass, centre and principal moments of (m, m c, moment about the body's origin as a flat 3x3 matrix)."""
+    mass, centre = pi[0], pi[1:4] / pi[0]
+    moment = pi[4:].reshape(3, 3) - mass * (centre @ centre * np.eye(3) - np.outer(centre, centre))
+    values, axes = np.linalg.eigh(moment)
+    axes = axes * np.sign(np.linalg.det(axes))
+    turn = np.zeros(4)
+    mujoco.mju_mat2Quat(turn, axes.ravel())
+    body.explicitinertial = True
+    body.mass, body.ipos, body.inertia, body.iquat = mass, centre, values, turn
+    body.fullinertia = np.full((6, 1), np.nan)
 
 
 def _parameters(model: kn.Model, xml: str) -> Any:
@@ -108,7 +124,7 @@ def _parameters(model: kn.Model, xml: str) -> Any:
         theta = model_modifier.theta_inertia_from_body(spec, link)
 
         def move(spec, parameter, link=link):
-            model_modifier.apply_body_theta_inertia(spec, link, parameter.value)
+            set_inertia(spec.body(link), model_modifier.pi_from_theta(parameter.value))
 
         found.add(peer.Parameter(f"{link}.inertia", theta, theta - REACH, theta + np.array(REACH), modifier=move))
     for k, joint in enumerate(model.joint_names):
