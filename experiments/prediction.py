@@ -35,7 +35,7 @@ AFTER = (0.2, 0.5)  # [s]
 ARM_LOGS, ARM_WINDOWS, UR10E_WINDOWS, SAMPLES = 6, 12, 24, 100
 STEP = 0.002  # of roll-outs [s]
 MOVING = 0.02  # [rad/s]
-PART = 15.0  # seconds of each log of the UR10e that are smoothed
+PART = 8.0  # seconds of each log of the UR10e that are smoothed
 
 
 class Windows(NamedTuple):

@@ -31,7 +31,7 @@ from knuckle.sysid.task import noise_in
 REFINEMENTS = ("regression alone", "default fit", "forced")
 RESULTS = Path(__file__).parent / "results"
 LOGS, SECONDS, RATE = 20, 30.0, 100.0
-REFINED = 10  # logs to which roll-outs are fitted too
+REFINED = 6  # logs to which roll-outs are fitted too
 SEGMENT = 0.5  # seconds of their segments
 NOISE, CORRELATION = 0.1, 0.2  # share of the effort's root mean square, [s]
 

@@ -138,7 +138,9 @@ def _refined(task: Task, made: TorqueFit, partial: Regression, test: list[Record
     torque = torque_ratio(partial, tried, test)
     better, cheap = helps(*segment_squares(held_out.off_after["q"], new["q"])), torque <= 1 + TORQUE_MARGIN
     errors = [held_out.text("q", h.after["q"]) for h in (held_out, after)]
-    figures = f"position error {errors[0]} -> {errors[1]}, torque error {torque - 1:+.1%} on held-out data"
+    figures = (
+        f"position error {errors[0]} -> {errors[1]}, torque error {round(torque - 1, 3) + 0.0:+.1%} on held-out data"
+    )
     if not (better and cheap):
         why = "torques get worse" if better else "the position error does not fall by more than one standard error"
         return made._replace(notes=[f"refinement by roll-outs was refused, the regression stands ({why}): {figures}"])

@@ -135,7 +135,8 @@ def _torques(answer: Answer) -> str:
 def torque_words(torques: TorqueCheck) -> str:
     """How the torque errors of a roll-out fit were computed."""
     efforts = "efforts are commands of motors" if torques.is_commanded else "efforts were measured"
-    late = f", taken {1e3 * torques.delay:.3g} ms late" if torques.delay else ""
+    when = "late" if torques.delay > 0 else "early"
+    late = f", taken {1e3 * abs(torques.delay):.3g} ms {when}" if torques.delay else ""
     return (
         f"Root mean squares below {torques.cutoff:.3g} Hz, by inverse dynamics of the simulator along the recorded "
         f"motion; {efforts}{late}. Described: before the fit, on the same data. Effort: its standard deviation."

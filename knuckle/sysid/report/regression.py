@@ -179,7 +179,7 @@ def page(
     assert answer.torques is not None
     words = (
         f"Root mean squares below {found.cutoff:.3g} Hz. Held out: by cross-validation over blocks, or on held-out "
-        f"logs. Described: before the fit, on training data. Efforts are {1e3 * found.delay:.3g} ms late. Effort: its "
+        f"logs. Described: before the fit, on training data. {_lateness(found.delay)}Effort: its "
         f"standard deviation. Intervals: block jackknife, {found.blocks} blocks of {found.block:.2g} s."
     )
     parts = [
@@ -194,6 +194,12 @@ def page(
     ]
     header = f"torque regression on {source_of(about, 'recordings')}"
     return frame(found.model.name, header, parts, str(about.get("knuckle", "")))
+
+
+def _lateness(delay: float) -> str:
+    if not delay:
+        return ""
+    return f"Efforts are stamped {1e3 * abs(delay):.3g} ms {'late' if delay > 0 else 'early'}, which is set right. "
 
 
 def _motion(fit: Fit, answer: Answer) -> str:

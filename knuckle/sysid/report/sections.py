@@ -20,6 +20,7 @@ from knuckle.sysid.uncertainty import NOT_CONVERGED, Estimate, digits
 
 MANY_FINDINGS = 200
 FIRST_WARNINGS, FIRST_CURVES, MANY_ROWS = 5, 6, 40  # of the page; what is more is folded
+ROUNDING = 1e-12  # of a description: below, it is 0
 UNSURE = ("not determined", "rests on the prior", NOT_CONVERGED)
 
 
@@ -134,10 +135,14 @@ def estimates_table(rows: Sequence[Estimate], what: str, kinds: str) -> str:
 def _estimates(rows: Sequence[Estimate], what: str, kinds: str) -> str:
     cells = [
         (judged(e.name, e.verdict), f"<b>{e.value:.{digits(e.lower, e.upper)}g}</b>",
-         interval(e._asdict()) if e.has_interval else "unknown", f"{e.before:.4g}", escape(e.unit))
+         interval(e._asdict()) if e.has_interval else "unknown", _described(e.before), escape(e.unit))
         for e in rows
     ]  # fmt: skip
     return table((what, "after", "95 % interval", "before", "unit"), cells, kinds)
+
+
+def _described(value: float) -> str:
+    return f"{0.0 if abs(value) < ROUNDING else value:.4g}"
 
 
 def findings_section(findings: Sequence[Finding]) -> str:
