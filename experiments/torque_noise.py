@@ -70,20 +70,17 @@ def log(model: kn.Model, seed: int, level: np.ndarray | None = None) -> sysid.Re
     return sysid.Recording.of(model, time, q=q, qd=qd, tau=tau, name=f"log {seed}")
 
 
-def judged(seed: int) -> tuple[list[bool], np.ndarray, np.ndarray]:
-    """Of one log: whether intervals of determined base parameters hold the truth, and the mass matrix over the true.
+def judged(seed: int) -> tuple[list[bool], np.ndarray]:
+    """Of one log: whether intervals of determined base parameters hold the truth, and the mass matrix over the true."""
+    true = true_arm(robots.load("arm"))
+    return held_and_ratio(sysid.regress(robots.load("arm"), log(true, seed)), true)
 
-    The last is the same ratio after refinement by roll-outs.
-    """
-    model = robots.load("arm")
-    true = true_arm(model)
-    run = log(true, seed)
-    found = sysid.regress(model, run)
+
+def held_and_ratio(found: sysid.Regression, true: kn.Model) -> tuple[list[bool], np.ndarray]:
     rotors = np.asarray(true.armature)[list(found.base_parameters.rotors)]
     truth = found.base_parameters.matrix @ np.concatenate([np.asarray(inertial(true)), rotors])
     pairs = [(q, value) for q, value in zip(found.base, truth, strict=True) if q.verdict == "determined"]
-    inside = [bool(q.lower <= value <= q.upper) for q, value in pairs]
-    return inside, mass_ratio(found.model, true), mass_ratio(forced(found, run), true)
+    return [bool(q.lower <= value <= q.upper) for q, value in pairs], mass_ratio(found.model, true)
 
 
 def mass_ratio(model: kn.Model, true: kn.Model) -> np.ndarray:
@@ -108,11 +105,15 @@ def change_of_default(seed: int) -> tuple[float, bool]:
 
 def experiment(logs: int, defaults: int) -> dict[str, Any]:
     inside, ratios, refined = [], [], []
+    model = robots.load("arm")
+    true = true_arm(model)
     for seed in range(logs):
-        held, ratio, after = judged(seed)
+        run = log(true, seed)
+        regression = sysid.regress(model, run)
+        held, ratio = held_and_ratio(regression, true)
         inside += held
         ratios.append(ratio)
-        refined.append(after)
+        refined.append(mass_ratio(forced(regression, run), true))
         print(f"log {seed}: {np.mean(inside):.3f} of {len(inside)} inside", flush=True)
     changes = [change_of_default(seed) for seed in range(defaults)]
     return {
