@@ -172,6 +172,35 @@ def simulated_pendulum(seed: int) -> Log:
     return simulated(model, f"simulated pendulum {seed}", seed)
 
 
+def simulated_double_pendulum(seed: int) -> Log:
+    """At 500 Hz, a few seconds."""
+    upper, lower = kn.revolute("y", name="shoulder"), kn.revolute("y", name="elbow")
+    links = [
+        kn.Link("upper", joints=upper, mass=0.6, com=(0, 0, -0.2), inertia=(0.02,) * 3),
+        kn.Link("lower", "upper", lower, (0, 0, -0.3), mass=0.5, com=(0, 0, -0.15), inertia=(0.01,) * 3),
+    ]
+    model = kn.build(links, actuators=[kn.motor("shoulder", name="first"), kn.motor("elbow", name="second")])
+    about = {"gravity": (0, 1), "seconds": 10.0, "rate": 500.0}
+    return simulated(model, f"simulated double pendulum {seed}", seed, **about)
+
+
+def simulated_scara(seed: int) -> Log:
+    """Two hinges about the vertical, a vertical slide, and a wrist."""
+    joints = (
+        kn.revolute("z", name="shoulder"), kn.revolute("z", name="elbow"), kn.prismatic("z", name="slide"),
+        kn.revolute("z", name="wrist"),
+    )  # fmt: skip
+    bodies = ((6.0, 0.25, 0.2), (4.0, 0.2, 0.1), (1.5, 0.0, 0.02), (0.5, 0.02, 0.005))  # mass, centre, inertia
+    places = ((0, 0, 0.4), (0.4, 0, 0), (0.35, 0, 0), (0, 0, -0.1))
+    links, parent = [], ()
+    for k, (joint, (mass, reach, inertia), place) in enumerate(zip(joints, bodies, places, strict=True)):
+        body = {"mass": mass, "com": (reach, 0.01 * k, -0.05), "inertia": (inertia,) * 3}
+        links.append(kn.Link(f"link{k}", *parent, joints=joint, position=place, **body))
+        parent = (links[-1].name,)
+    model = kn.build(links, actuators=[kn.motor(joint.name, name=f"{joint.name}_motor") for joint in joints])
+    return simulated(model, f"simulated SCARA {seed}", seed, gravity=(2,))
+
+
 # Faults
 
 

@@ -35,7 +35,7 @@ AFTER = (0.2, 0.5)  # [s]
 ARM_LOGS, ARM_WINDOWS, UR10E_WINDOWS, SAMPLES = 6, 12, 24, 100
 STEP = 0.002  # of roll-outs [s]
 MOVING = 0.02  # [rad/s]
-PART = 15.0  # seconds of each log of the UR10e that are smoothed
+PART = 8.0  # seconds of each log of the UR10e that are smoothed
 
 
 class Windows(NamedTuple):
@@ -149,7 +149,10 @@ def ur10e(others: Sequence[str], count: int, seconds: float | None = None) -> di
     training = sysid.smooth(found.model, cut(read(TRAIN), seconds), blueprint=found.blueprint)
     print(f"{training}\n{time.perf_counter() - began:.0f} s", flush=True)
     noise, drawn = dict(training.noise), sysid.draws(found, SAMPLES)
-    efforts = sysid.calibrate(drawn, cut(read(TRAIN), seconds), training, AFTER[-1], dt=STEP)
+    efforts = {
+        told: sysid.calibrate(drawn, cut(read(TRAIN), seconds), training, AFTER[-1], dt=STEP, known_error=told)
+        for told in (True, False)
+    }
     print(f"calibrated: {efforts}", flush=True)
     rows: dict[str, list] = {"with the error known": [], "without": []}
     converged = {TRAIN: training.converged}
@@ -164,7 +167,7 @@ def ur10e(others: Sequence[str], count: int, seconds: float | None = None) -> di
             predicted = [
                 drawn.rollout(
                     states.state(k, filtered=True), u, dt=STEP, covariance=states.filtered.covariance[k],
-                    effort_noise=efforts, seed=n, measurement_noise=noise,
+                    effort_noise=efforts[told], seed=n, measurement_noise=noise,
                     effort_error=(states.filtered.error[k], states.filtered.error_covariance[k]) if told else None,
                 )
                 for n, (k, u) in enumerate(zip(chosen.first, chosen.effort, strict=True))
@@ -174,8 +177,9 @@ def ur10e(others: Sequence[str], count: int, seconds: float | None = None) -> di
     return {key: merged(parts) for key, parts in rows.items()} | {
         "converged": converged,
         "noise": {
-            "effort": efforts.deviation.tolist(),
-            "correlation": efforts.correlation,
+            "effort": efforts[False].deviation.tolist(),
+            "effort, with the error known": efforts[True].deviation.tolist(),
+            "correlation": efforts[False].correlation,
             **{key: value.tolist() for key, value in noise.items()},
         },
     }

@@ -1,11 +1,12 @@
-"""A real six-joint arm (UR10e) fitted from one log of 40 s, beside the published model and ordinary regression.
+"""A real six-joint arm (UR10e) fitted from one log of 40 s, beside the published model, regression, mujoco.sysid.
 
 Data: Mamedov and Mikhel 2020, ten logs at about 100 Hz with efforts from motor currents. Every candidate is trained on
 one log and judged on all others, by two rules. Torque: positions, velocities and efforts through a zero-phase 8 Hz
 filter, accelerations by differences, root mean square over all joints while the arm moves. Motion: roll-outs of 0.5 s
 with the measured efforts from a fitted initial state, RK4 at 2 ms, root mean square of the positions after 0.2 and
 0.5 s. Intervals are judged on pairs of logs: differences of base parameters against their 95 % intervals.
-Run: python experiments/ur10e.py [--quick]. Writes experiments/results/ur10e.{md,json}.
+Run: python experiments/ur10e.py [--quick]; in full with pip install "mujoco[sysid]". Writes
+experiments/results/ur10e.{md,json}.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ PUBLISHED_FRICTION = (  # viscous, Coulomb, offset
     (21.256, 12.548, 0.196), (20.221, 13.266, -0.754), (10.378, 4.994, 0.198),
     (3.575, 1.998, 0.055), (2.491, 2.690, -0.010), (3.026, 2.298, 0.043),
 )  # fmt: skip
-DEFAULTS = "kn.fit with default settings"
+DEFAULTS, RIDGE, PEER = "kn.fit with default settings", "OLS with ridge (Pinocchio's regressor)", "mujoco.sysid"
+PEER_STAGES, PEER_WINDOWS, PEER_ITERATIONS = (0.2, 0.5), 30, 15  # [s] of windows
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 
@@ -148,6 +150,15 @@ def _any_body(model: kn.Model, pi: np.ndarray) -> kn.Model:
     rows, columns = np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])
     moment = pi[:, 4:] - mass[:, None] * away[:, rows, columns]
     return eqx.tree_at(lambda m: (m.inertia.mass, m.inertia.com, m.inertia.moment), model, (mass, com, moment))
+
+
+def mujoco_sysid(model: kn.Model, run: Even) -> Candidate:
+    """Roll-outs fitted by `mujoco.sysid`, from guessed friction and rotor inertia: see ur10e_peers.py."""
+    peers = importlib.import_module("ur10e_peers" if __package__ in (None, "") else "experiments.ur10e_peers")
+    chosen = windows(run, PEER_WINDOWS)
+    found = peers.identified(model, [(chosen, seconds) for seconds in PEER_STAGES], STEP, PEER_ITERATIONS)
+    parts = (found.armature, found.viscous, found.coulomb, found.offset, found.seconds)
+    return as_candidate(_any_body(model, found.pi), *parts)
 
 
 def ours(model: kn.Model, runs: sysid.Recording | Sequence[sysid.Recording]) -> tuple[Candidate, Regression]:
@@ -307,12 +318,13 @@ def experiment(quick: bool) -> dict[str, Any]:
     rows["published model"] = judge(published(model), unseen(TRAIN), most)
     ridges = ridge_regressions(model, folder / "ur10e.urdf", logs[TRAIN])
     best = min(ridges, key=lambda r: np.mean([torque_error(ridges[r], run) for run in unseen(TRAIN).values()]))
-    rows["OLS with ridge (Pinocchio's regressor)"] = judge(ridges[best], unseen(TRAIN), most)
+    rows[RIDGE] = judge(ridges[best], unseen(TRAIN), most)
     candidate, found = ours(model, runs[TRAIN])
     rows["regress"] = judge(candidate, unseen(TRAIN), most)
     rows[DEFAULTS] = judge(default_fit(model, runs[TRAIN]), unseen(TRAIN), most)
     fits, other, whole = [found], {}, None
     if not quick:
+        rows[PEER] = judge(mujoco_sysid(model, logs[TRAIN]), unseen(TRAIN), most)
         files = folder / "ur10e.urdf", folder / f"{TRAIN}.csv"
         command(*files)  # fills the cache
         whole = command(*files)
@@ -332,7 +344,7 @@ def experiment(quick: bool) -> dict[str, Any]:
 def claims(found: dict[str, Any]) -> list[dict[str, Any]]:
     """What must hold, with what was measured."""
     rows = found["rows"]
-    mine, theirs = rows[DEFAULTS], rows["OLS with ridge (Pinocchio's regressor)"]
+    mine, theirs = rows[DEFAULTS], rows[RIDGE]
     ratios = {name: mine.torque[name] / theirs.torque[name] for name in mine.torque}
     worst = max(ratio for name, ratio in ratios.items() if name != JOINT_2)
     made = [

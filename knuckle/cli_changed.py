@@ -38,8 +38,8 @@ def compare_and_show(
 ) -> dict[str, Any]:
     """What changed from the logs of `found` to those of `comparing`: shown, and as data for the report."""
     from knuckle import sysid
-    from knuckle.sysid.changes.report import data
     from knuckle.sysid.changes.words import ERROR_HEAD, answer, drift_lines, error_rows, gain_lines
+    from knuckle.sysid.report.changed import data
 
     if not comparing.logs:
         return {}

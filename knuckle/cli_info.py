@@ -33,6 +33,7 @@ from knuckle.cli_logs import Reading, recordings_of, show_logs
 
 Floating = Annotated[bool | None, typer.Option("--floating/--fixed", help=FLOATING)]
 Repair = Annotated[bool, typer.Option("--repair-inertia", help=REPAIR_INERTIA)]
+WITHOUT_DELAY = "Write a model whose actuators act late as if they acted at once."
 
 
 def info(
@@ -99,6 +100,7 @@ def export(
     integrator: Annotated[
         Method | None, typer.Option(help="How the C function takes a step; by default as a .knuckle file says.")
     ] = None,
+    without_delay: Annotated[bool, typer.Option("--without-delay", help=WITHOUT_DELAY)] = False,
     floating: Floating = None,
     repair_inertia: Repair = False,
     force: Annotated[bool, typer.Option("--force", help=FORCE)] = False,
@@ -107,6 +109,7 @@ def export(
     with jax.enable_x64(True):
         try:
             hybrid = chosen(read_hybrid(robot, floating, repair_inertia), contact, integrator)
+            _refuse_delay(hybrid, target, without_delay)
             if target.suffix == ".c":
                 written = _export_c(hybrid, target, dt, force)
             else:
@@ -120,6 +123,15 @@ def export(
         except (ValueError, OSError, NotImplementedError) as error:
             fail(str(error))
     out.print(f"wrote {plain(str(written))}")
+
+
+def _refuse_delay(hybrid: kn.Hybrid, target: Path, without_delay: bool) -> None:
+    late = hybrid.calibration.actuator_delay
+    if late and not without_delay:
+        raise ValueError(
+            f"the actuators of this model act {late:.4g} s late, and {target.suffix} holds no delay: give each control "
+            "that much later yourself, and --without-delay"
+        )
 
 
 def _refuse_networks(hybrid: kn.Hybrid, target: Path) -> None:

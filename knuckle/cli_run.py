@@ -26,6 +26,7 @@ from knuckle.cli_results import (
     SAMPLES,
     Results,
     about_fit,
+    note,
     proposed_for_report,
     sampled_for_report,
     warn,
@@ -155,7 +156,8 @@ def fit_and_write(
                 found = sysid.fit(model, list(recordings), **{**options, **told})
             answer = summarise(found, recordings, deadline)
             show(found, answer)
-            about = about_fit(robot, recordings, logs, {**options, **reading, **wishes._asdict()}) | compare(found)
+            about = about_fit(robot, recordings, logs, {**options, **reading, **wishes._asdict()})
+            about |= _compared(compare, found, deadline, stop)
             results = Results(folder, robot, found, recordings, display.points, about, deadline, answer)
             with at_work("writing the report"):
                 results.write()
@@ -174,6 +176,19 @@ def fit_and_write(
         code = fulfil(wishes, results, stop, deadline) or (DOUBTFUL if answer.level == "bad" else 0)
     if code:
         raise typer.Exit(code)
+
+
+def _compared(
+    compare: Callable[[Fit], dict[str, Any]], found: Fit, deadline: Deadline, stop: Interrupts
+) -> dict[str, Any]:
+    """What a comparison gives; nothing if the time is over, which is said."""
+    try:
+        return bounded(lambda: compare(found), deadline.earlier(REPORT), stop)
+    except OutOfTime:
+        text = "what changed: the time was over"
+        deadline.leave_out(text)
+        note(f"left out: {text}")
+        return {}
 
 
 def fulfil(wishes: Wishes, results: Results, stop: Interrupts, deadline: Deadline) -> int:

@@ -56,11 +56,12 @@ def _lead(answer: Answer) -> None:
 def _tables(answer: Answer) -> None:
     if answer.quality:
         head = ("channel", "unit", "held out", "before the fit", "noise", "error / noise", "training", "largest")
-        numbers = [(q.after, q.before, q.noise, q.ratio, q.training) for q in answer.quality]
+        numbers = [(q.noise, q.ratio, q.training) for q in answer.quality]
         rows = [
-            (q.channel, q.unit, *map(_three, values), f"{q.worst} {_three(q.worst_error)}")
+            (q.channel, q.unit, q.text(q.after), q.text(q.before), *map(_three, values),
+             f"{q.worst} {q.text(q.worst_error)}")
             for q, values in zip(answer.quality, numbers, strict=True)
-        ]
+        ]  # fmt: skip
         out.print(columns(head, rows))
     if answer.torques is not None:
         out.print(f"torque errors below {answer.torques.cutoff:.3g} Hz, root mean squares")

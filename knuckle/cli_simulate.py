@@ -137,6 +137,11 @@ def simulate(
         fail(f"{run.ended_by}; {until}", _code(run))
 
 
+def _advanced(hybrid: kn.Hybrid, state: kn.State, controls, dt: float, time) -> kn.Trajectory:
+    """Controls are delayed already: the whole table at once, of which this is a part."""
+    return kn.rollout(hybrid.model, state, controls, **{**hybrid.options, "dt": dt, "time": time})
+
+
 def _name(robot: str) -> str:
     """Of a folder for results. Fits write model.knuckle, each into its own folder: that tells them apart."""
     path = Path(robot)
@@ -212,7 +217,7 @@ def _simulate(hybrid: kn.Hybrid, state: kn.State, table: np.ndarray, dt: float) 
     model, steps, state = hybrid.model, len(table), kn.State(state.q, state.qd)
     piece = min(math.ceil(steps / LEAST_PIECES), LONGEST_PIECE)
     compiler = native.jit if jax.default_backend() == "cpu" else jax.jit
-    advance = compiler(lambda s, controls, time: _kept(hybrid.rollout(s, controls, dt=dt, time=time)))
+    advance = compiler(lambda s, controls, time: _kept(_advanced(hybrid, s, controls, dt, time)))
     padded = np.concatenate([table, np.tile(table[-1:], (-steps % piece, 1))])
     states, ended_by, unsolved = [np.concatenate([state.q, state.qd])[None]], "", 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))

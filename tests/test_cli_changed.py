@@ -1,11 +1,14 @@
 """`knuckle fit --changed` from the command line."""
 
 import json
+import time
 
 import numpy as np
 from typer.testing import CliRunner
 
+from knuckle import sysid
 from knuckle.cli import app
+from tests.contention import Watch
 from tests.sysid.changes.test_find_changes import MASS, TRUE, loaded, run
 
 RUN = CliRunner()
@@ -32,6 +35,19 @@ def test_two_logs_give_the_payload_and_the_gains(tmp_path):
     assert [(c["kind"], c["place"]) for c in changed["changes"]] == [("payload", "lower")]
     assert [g["joint"] for g in changed["gains"]] == ["shoulder", "elbow"] and changed["logs"] == [after]
     assert "<h2>What changed</h2>" in (out / "report.html").read_text()
+
+
+def test_a_comparison_obeys_the_time_and_says_what_is_missing(tmp_path, monkeypatch):
+    """The comparison would take a minute; the whole command takes the seconds that it was given, and a reserve."""
+    before, after = written(tmp_path / "a.csv", run(TRUE, 0)), written(tmp_path / "b.csv", run(loaded(), 1))
+    monkeypatch.setattr(sysid, "find_changes", lambda *arguments, **options: time.sleep(60))
+    words = ["fit", "double_pendulum", before, "--changed", after, "--seconds", "12", "--out", str(tmp_path / "fit")]
+    with Watch() as watch:
+        result = RUN.invoke(app, words)
+    assert watch.within(12 * 1.1, 5), result.output
+    assert result.exit_code == 0 and "what changed: the time was over" in " ".join(result.output.split())
+    data = json.loads((tmp_path / "fit" / "fit.json").read_text())
+    assert "what changed: the time was over" in data["left_out"] and "changed" not in data
 
 
 def test_options_that_do_not_fit_together_are_refused(tmp_path):

@@ -106,5 +106,5 @@ def test_urdf_has_no_place_for_a_bias_and_says_so(tmp_path):
     bias = np.array(CART.actuators.bias)
     bias[0, 0] = 0.3
     model = eqx.tree_at(lambda m: m.actuators.bias, CART, bias)
-    with pytest.raises(ValueError, match=r"URDF has no place for a motor's bias \(0.3 N m or N\)"):
+    with pytest.raises(ValueError, match=r"URDF has no place for a motor's bias \(0\.3\)"):
         kn.save(model, tmp_path / "cart.urdf")

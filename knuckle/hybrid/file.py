@@ -10,6 +10,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -38,7 +39,8 @@ COUNTS = ("most_contacts", "most_iterations", "substeps")
 class Hybrid(eqx.Module):
     """A model, the networks inside it, contact, integrator and step [s]; `notes` are any JSON data.
 
-    `calibration` says how its robot is measured and driven; `step` and `rollout` do not use it, logs are read by it.
+    `calibration` says how its robot is measured and driven; logs are read by it. `rollout` delays controls by its
+    `actuator_delay`. `step` knows no earlier controls: it takes the one that acts.
     """
 
     model: Model
@@ -83,8 +85,31 @@ class Hybrid(eqx.Module):
         return step(self.model, state, control, **{**self.options, **options})
 
     def rollout(self, state: State, controls=None, **options) -> Trajectory:
-        """`kn.rollout` with this model's own options, unless others are given."""
-        return rollout(self.model, state, controls, **{**self.options, **options})
+        """`kn.rollout` with this model's own options, unless others are given.
+
+        Controls over time act as late as the actuators are; before that the first row does. A policy that answers to
+        the state cannot be delayed like that, and is refused.
+        """
+        options = {**self.options, **options}
+        return rollout(self.model, state, self._delayed(controls, options.get("dt")), **options)
+
+    def _delayed(self, controls, dt):
+        """Controls as they act: of each step the average of what was commanded one delay earlier."""
+        late = self.calibration.actuator_delay
+        if not late or controls is None:
+            return controls
+        if callable(controls):
+            raise ValueError(
+                f"rollout: the actuators of this model act {late:.4g} s late, which a policy cannot know: give "
+                "controls over time, or kn.rollout(hybrid.model, state, policy, **hybrid.options) without the delay"
+            )
+        if jnp.ndim(controls) != 2 or dt is None:
+            return controls  # one control that is held is the same at any time
+        whole = jnp.floor(late / dt)
+        part = late / dt - whole
+        rows = jnp.arange(len(controls)) - whole.astype(int)
+        newer, older = (jnp.asarray(controls)[jnp.clip(rows - k, 0, len(controls) - 1)] for k in (0, 1))
+        return (1 - part).astype(newer.dtype) * newer + part.astype(newer.dtype) * older
 
 
 def save_hybrid(

@@ -320,5 +320,5 @@ def _law_in_words(law: tuple[float, ...]) -> str:
     gain, constant, *servo = law
     if any(servo):
         return "a servo, whose force depends on position or velocity"
-    parts = [f"a motor's bias ({constant:g} N m or N)"] if constant else []
+    parts = [f"a motor's bias ({constant:g})"] if constant else []
     return " and ".join([*parts, *([f"a motor's gain ({gain:g})"] if gain != motor("").gain else [])])

@@ -64,7 +64,7 @@ class JointRows(NamedTuple):
 def find_delay(model: Model, recording: Recording) -> Delay | None:
     """How late the forces of a recording are; None where the motion cannot say. Raises ValueError if none are there."""
     with jax.enable_x64(True):
-        signals = prepare(model, [recording])
+        signals = prepare(model, [recording], as_measured=True)
         moving = np.max([np.percentile(np.abs(s.qd), 98, axis=0) for s in signals], axis=0) > MOVES * WIDTH
         if not moving.any():
             return None

@@ -19,6 +19,7 @@ ACCELERATION = "qdd"
 JOINT_CHANNELS = ("q", "qd", ACCELERATION, "tau")
 CHANNELS = (*JOINT_CHANNELS, "control")
 POSE_PREFIX, POINT_PREFIX = "pose/", "point/"
+UNITS = {"q": ("rad", "m"), "qd": ("rad/s", "m/s"), "qdd": ("rad/s^2", "m/s^2"), "tau": ("N m", "N")}
 
 
 def _names(model: Model, parts: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -71,6 +72,21 @@ def dimensions(model: Model, channel: str) -> tuple[str, ...]:
     else:
         return ("number",) * len(names_of(model, channel))
     return tuple(d for kind in model.topology.kind for d in kinds[kind])
+
+
+def entry_units(model: Model, key: str, count: int) -> tuple[str, ...]:
+    """Units of the entries of differences of a channel; "" of channels of one's own."""
+    if key.startswith((POSE_PREFIX, POINT_PREFIX)):
+        return (("m",) * 3 + ("rad",) * 3)[:count]
+    if key not in JOINT_CHANNELS:
+        return ("",) * count
+    return tuple(UNITS[key][kind == "length"] for kind in dimensions(model, "qd"))
+
+
+def channel_unit(model: Model, key: str, count: int) -> str:
+    """The unit that all entries of differences of a channel share, or ""."""
+    units = set(entry_units(model, key, count))
+    return units.pop() if len(units) == 1 else ""
 
 
 def unit_at(unit: str, dimension: str) -> str:

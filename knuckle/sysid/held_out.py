@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from knuckle.model.model import Model
 from knuckle.optim.robust import TUNED, Loss
+from knuckle.sysid.entries import channel_unit
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.shooting import Simulator
 from knuckle.sysid.shots import Shots
@@ -35,14 +37,16 @@ class HeldOut:
     off_before: dict[str, np.ndarray]  # simulated less measured, (segment, sample, entry); NaN: not measured
     off_after: dict[str, np.ndarray]
     initial_states: str = "the first quarter of each segment"  # from what they were found
+    units: dict[str, str] = field(default_factory=dict)  # of channels whose entries share one
 
     def text(self, key: str, error: float) -> str:
-        """An error of a channel in digits, or "diverges": not finite, or beyond ten times the spread of the data."""
-        return "diverges" if self.diverges(key, error) else f"{error:.4g}"
+        """An error of a channel with its unit, or "diverges": not finite, or beyond ten times the data's spread."""
+        unit = self.units.get(key, "")
+        return "diverges" if self.diverges(key, error) else f"{error:.4g}{f' {unit}' if unit else ''}"
 
     def diverges(self, key: str, error: float) -> bool:
         seen = np.asarray(self.shots.weight[key]) > 0
-        return not error <= DIVERGED * max(float(np.std(np.asarray(self.shots.measured[key])[seen])), 1e-12)
+        return diverges(error, float(np.std(np.asarray(self.shots.measured[key])[seen])))
 
     def worse(self, noise: Mapping[str, float]) -> dict[str, tuple[float, float]]:
         """Errors before and after of channels that are predicted worse than by the description, beyond their noise."""
@@ -66,6 +70,11 @@ class HeldOut:
             f"held out: {self.pieces} segments predicted over {self.horizon:.3g} s, error before and after: "
             + ", ".join(parts)
         )
+
+
+def diverges(error: float, spread: float) -> bool:
+    """Whether an error is beyond ten times the standard deviation of what was measured, or not finite."""
+    return not error <= DIVERGED * max(spread, 1e-12)
 
 
 def held_out_errors(
@@ -106,11 +115,20 @@ def held_out_errors(
     horizon = (shots.samples - known) * shots.period
     share = 1.0 if plain else 1 - OUTLIERS
     errors = _errors(off_before, known, share), _errors(off_after, known, share)
-    return HeldOut(*errors, horizon, shots.count, shots, known, off_before, off_after)
+    units = _units(simulator.model, off_after)
+    return HeldOut(*errors, horizon, shots.count, shots, known, off_before, off_after, units=units)
+
+
+def _units(model: Model, off: Mapping[str, np.ndarray]) -> dict[str, str]:
+    return {key: channel_unit(model, key, values.shape[-1]) for key, values in off.items()}
 
 
 def from_differences(
-    shots: Shots, off_before: dict[str, np.ndarray], off_after: dict[str, np.ndarray], initial_states: str
+    model: Model,
+    shots: Shots,
+    off_before: dict[str, np.ndarray],
+    off_after: dict[str, np.ndarray],
+    initial_states: str,
 ) -> HeldOut:
     """Errors of simulations that began at states which were not found by simulation; the first sample is not counted.
 
@@ -118,7 +136,8 @@ def from_differences(
     """
     errors = _errors(off_before, 1, 1.0), _errors(off_after, 1, 1.0)
     horizon = (shots.samples - 1) * shots.period
-    return HeldOut(*errors, horizon, shots.count, shots, 1, off_before, off_after, initial_states)
+    parts = (shots, 1, off_before, off_after, initial_states, _units(model, off_after))
+    return HeldOut(*errors, horizon, shots.count, *parts)
 
 
 def _with_known_starts(shots: Shots, known: int) -> Shots:

@@ -113,7 +113,7 @@ def _judged(task: Task, made: TorqueFit, train: list[Recording], test: list[Reco
     unseen = np.asarray(rollouts.shots.run) >= len(train)
     before, after = (rollouts.differences(z) for z in (rollouts.described, rollouts.of(partial.theta)))
     before, after = _of((before, after), unseen)
-    held_out = from_differences(subset(rollouts.shots, np.flatnonzero(unseen)), before, after, FILTERED)
+    held_out = from_differences(task.model, subset(rollouts.shots, np.flatnonzero(unseen)), before, after, FILTERED)
     if rollouts.shots.count < rollouts.available:
         task.search.deadline.leave_out(
             f"roll-outs: {rollouts.shots.count} of {rollouts.available} segments are simulated, spread over the data"
@@ -134,11 +134,13 @@ def _refined(task: Task, made: TorqueFit, partial: Regression, test: list[Record
     if not tried.refined:
         return made._replace(notes=["refinement by roll-outs found nothing better than the regression"])
     (new,) = _of([rollouts.differences(rollouts.of(tried.theta))], unseen)
-    after = from_differences(held_out.shots, held_out.off_before, new, FILTERED)
+    after = from_differences(task.model, held_out.shots, held_out.off_before, new, FILTERED)
     torque = torque_ratio(partial, tried, test)
     better, cheap = helps(*segment_squares(held_out.off_after["q"], new["q"])), torque <= 1 + TORQUE_MARGIN
     errors = [held_out.text("q", h.after["q"]) for h in (held_out, after)]
-    figures = f"position error {errors[0]} -> {errors[1]}, torque error {torque - 1:+.1%} on held-out data"
+    figures = (
+        f"position error {errors[0]} -> {errors[1]}, torque error {round(torque - 1, 3) + 0.0:+.1%} on held-out data"
+    )
     if not (better and cheap):
         why = "torques get worse" if better else "the position error does not fall by more than one standard error"
         return made._replace(notes=[f"refinement by roll-outs was refused, the regression stands ({why}): {figures}"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from knuckle.optim import checkpoint
-from knuckle.sysid.report.page import write_whole
+from knuckle.sysid.report.files import write_whole
 
 STATE = {"x": np.arange(3.0)}
 

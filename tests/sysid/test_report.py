@@ -14,9 +14,9 @@ import knuckle as kn
 from knuckle import robots, sysid
 from knuckle.cli_show import show
 from knuckle.sysid.findings import Finding
-from knuckle.sysid.regression.report import write_regression
 from knuckle.sysid.report import summarise, write_report
 from knuckle.sysid.report.combinations import inertial_slopes
+from knuckle.sysid.report.regression import write_regression
 from knuckle.sysid.report.segments import segment_errors
 from knuckle.sysid.torque_errors import Simulated, check_torques
 from tests.sysid.regression.driven import log, rubbing

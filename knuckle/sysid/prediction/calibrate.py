@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from knuckle.model.joints import difference
@@ -14,6 +16,7 @@ from knuckle.sysid.smoothing import EffortNoise, Smoothed
 WINDOWS = 32
 TIMES = (0.5, 1.0)  # shares of the length at which predictions are compared
 LEAST_WINDOWS = 6
+ROUNDS, NEAR, MOST_CHANGE = 4, 0.05, 4.0  # of the standard deviations
 
 
 def calibrate(
@@ -25,37 +28,66 @@ def calibrate(
     dt: float,
     windows: int = WINDOWS,
     seed: int = 0,
+    known_error: bool = False,
 ) -> EffortNoise:
     """Noise of the effort for predictions of so many seconds, from those of a recording that was smoothed.
 
     It begins as `Smoothed.noise_over(seconds)`. Errors that depend on the state, such as those of friction that the
-    model lacks, add up in other ways than noise does: roll-outs from filtered states are compared with the recording,
-    and where they are further off than predicted, the standard deviation of that joint grows by the root mean square
-    of error over predicted deviation.
+    model lacks, add up in other ways than noise does: they may grow faster, or cancel as the motion reverses. Roll-outs
+    from filtered states are therefore compared with the recording. The standard deviation of each joint is multiplied
+    by the root mean square of error over predicted deviation, until that is 1.
+
+    Args:
+        known_error: whether predictions will begin with the filter's estimate of the error (`effort_error`).
     """
-    model = drawn.fitted[0]
     noise, steps = smoothed.noise_over(seconds), round(seconds / dt)
     starts = window_starts(smoothed.time, seconds, windows)
     if len(starts) < LEAST_WINDOWS:
         raise ValueError(f"calibrate: {len(starts)} windows of {seconds} s are too few: {LEAST_WINDOWS} are needed")
-    at = [max(round(share * steps), 1) - 1 for share in TIMES]
-    apart, z = vmap(lambda a, b: difference(model, a, b)), []
-    for number, k in enumerate(starts):
-        control = window_controls(model, recording, float(smoothed.time[k]), steps, dt)
-        options = {"dt": dt, "covariance": smoothed.filtered.covariance[k], "effort_noise": noise}
-        motion = drawn.rollout(smoothed.state(int(k), filtered=True), control, seed=seed + number, **options)
-        if motion.diverged > len(drawn) // 2:
-            continue
-        stamps = smoothed.time[k] + dt * (np.array(at) + 1.0)
-        nearest = np.clip(np.searchsorted(smoothed.time, stamps), 1, len(smoothed.time) - 1)
-        share = (stamps - smoothed.time[nearest - 1]) / np.diff(smoothed.time)[nearest - 1]
-        true = smoothed.q[nearest - 1] + share[:, None] * (smoothed.q[nearest] - smoothed.q[nearest - 1])
-        value = motion.q.value[at]
-        offs = np.stack([np.asarray(apart(value, sample[at])) for sample in motion.q.samples])
-        error = np.asarray(apart(value, true)) - offs.mean(axis=0)
-        z.append(error / np.maximum(offs.std(axis=0), 1e-300))
-    factor = np.sqrt(np.mean(np.square(z), axis=(0, 1))) if z else np.ones(model.nv)
-    return noise._replace(deviation=noise.deviation * np.maximum(factor, 1.0))
+    work = _Windows(drawn, recording, smoothed, starts, steps, dt, seed, known_error)
+    for _ in range(ROUNDS):
+        factor = np.clip(work.ratios(noise), 1 / MOST_CHANGE, MOST_CHANGE)
+        noise = noise._replace(deviation=noise.deviation * factor)
+        if np.all(np.abs(factor - 1) < NEAR):
+            break
+    return noise
+
+
+class _Windows(NamedTuple):
+    """Predictions that are compared with a recording."""
+
+    drawn: Draws
+    recording: Recording
+    smoothed: Smoothed
+    starts: np.ndarray
+    steps: int
+    dt: float
+    seed: int
+    known_error: bool
+
+    def ratios(self, noise: EffortNoise) -> np.ndarray:
+        """Root mean square of error over predicted standard deviation, of each degree of freedom."""
+        model, smoothed, past = self.drawn.fitted[0], self.smoothed, self.smoothed.filtered
+        at = [max(round(share * self.steps), 1) - 1 for share in TIMES]
+        apart, z = vmap(lambda a, b: difference(model, a, b)), []
+        for number, k in enumerate(self.starts):
+            control = window_controls(model, self.recording, float(smoothed.time[k]), self.steps, self.dt)
+            error = (past.error[k], past.error_covariance[k]) if self.known_error else None
+            options = {"dt": self.dt, "covariance": past.covariance[k], "effort_noise": noise, "effort_error": error}
+            motion = self.drawn.rollout(
+                smoothed.state(int(k), filtered=True), control, seed=self.seed + number, **options
+            )
+            if motion.diverged > len(self.drawn) // 2:
+                continue
+            stamps = smoothed.time[k] + self.dt * (np.array(at) + 1.0)
+            nearest = np.clip(np.searchsorted(smoothed.time, stamps), 1, len(smoothed.time) - 1)
+            share = (stamps - smoothed.time[nearest - 1]) / np.diff(smoothed.time)[nearest - 1]
+            true = smoothed.q[nearest - 1] + share[:, None] * (smoothed.q[nearest] - smoothed.q[nearest - 1])
+            value = motion.q.value[at]
+            offs = np.stack([np.asarray(apart(value, sample[at])) for sample in motion.q.samples])
+            off = np.asarray(apart(value, true)) - offs.mean(axis=0)
+            z.append(off / np.maximum(offs.std(axis=0), 1e-300))
+        return np.sqrt(np.mean(np.square(z), axis=(0, 1))) if z else np.ones(model.nv)
 
 
 def window_starts(time: np.ndarray, seconds: float, count: int) -> np.ndarray:

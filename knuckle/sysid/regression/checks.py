@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from knuckle.sysid.base_parameters import inertial
-from knuckle.sysid.regression.design import Design, Layout
+from knuckle.sysid.regression.design import PASSIVE, Design, Layout
 from knuckle.sysid.regression.result import TorqueError, joint_name
 
 LARGEST_SCALE = 3.0  # of efforts over the description's: beyond, units or torque constants are doubtful
 LEAST_PART = 0.2  # of the effort's spread that rigid-body forces make up: below, nothing is said of their scale
+LARGE_PART = 0.7  # the same of efforts that are far smaller than the description's forces
 UNEXPLAINED = 0.5  # held-out error over the effort's spread
 
 
@@ -27,7 +28,11 @@ def scale_notes(design: Design, layout: Layout) -> list[str]:
             continue
         columns = np.column_stack([rigid, rows.features[:, own]])
         found = np.linalg.lstsq(columns / _sizes(columns), rows.effort, rcond=None)[0] / _sizes(columns)
-        if abs(found[0]) * np.std(rigid) > LEAST_PART * np.std(rows.effort):
+        part = abs(found[0]) * np.std(rigid) / max(float(np.std(rows.effort)), 1e-300)
+        small = np.std(rows.effort) < PASSIVE * np.std(
+            rigid
+        )  # currents follow the forces; a joint that swings does not
+        if part > (LARGE_PART if small else LEAST_PART):
             scales[joint_name(design.model, layout.joints[k])] = float(found[0])
     reversed_ = [name for name, scale in scales.items() if scale < -0.1]
     notes = []
@@ -52,7 +57,7 @@ def _sizes(columns: np.ndarray) -> np.ndarray:
 
 def error_notes(errors: Sequence[TorqueError]) -> list[str]:
     """A note on joints whose torques the fit does not explain."""
-    bad = [e.joint for e in errors if e.held_out > UNEXPLAINED * max(e.effort, 1e-12)]
+    bad = [e.joint for e in errors if e.held_out > UNEXPLAINED * e.size]
     if not bad:
         return []
     return [

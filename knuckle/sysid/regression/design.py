@@ -12,6 +12,8 @@ from scipy.ndimage import binary_dilation, binary_opening
 
 from knuckle.dynamics.regressor import ENTRIES, carried_columns
 from knuckle.model.model import Model
+from knuckle.sysid.base_parameters import ENTRIES as ENTRY_NAMES
+from knuckle.sysid.base_parameters import inertial
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.regression.filters import WIDE, Filter
 from knuckle.sysid.regression.friction import MOVES, NEVER_NEGATIVE, JointFriction, joint_columns
@@ -19,6 +21,8 @@ from knuckle.sysid.regression.grams import Rows
 from knuckle.sysid.regression.signals import Signals, smoothed
 from knuckle.sysid.regressors import regressors
 
+PASSIVE = 0.3  # effort over the forces of the description, below which a joint hardly was driven
+SAMPLES = 200  # of a stretch, at which gravity is compared with the other forces
 STATIONARY = 0.3  # seconds below the width of the tanh after which a joint counts as stationary
 
 
@@ -28,6 +32,7 @@ class Stretch:
 
     name: str
     time: np.ndarray
+    coordinates: np.ndarray  # (time, nq)
     q: np.ndarray  # displacement of each degree of freedom since the beginning
     qd: np.ndarray
     qdd: np.ndarray
@@ -67,7 +72,7 @@ def make_stretch(model: Model, signals: Signals, cutoff: float, width: np.ndarra
     features = tuple(slower(part) for part in regressors(model, q, qd, qdd))
     every = max(int(signals.rate / skip / (4 * cutoff)), 1)
     return Stretch(
-        signals.name, time, displacements(time, qd), qd, qdd, _spring(model, wide)[at], slower, features,
+        signals.name, time, q, displacements(time, qd), qd, qdd, _spring(model, wide)[at], slower, features,
         effort, counts, stationary, every,
     )  # fmt: skip
 
@@ -145,8 +150,6 @@ class Layout:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        from knuckle.sysid.base_parameters import ENTRIES as ENTRY_NAMES
-
         links = tuple(f"{link}.{entry}" for link in self.model.link_names for entry in ENTRY_NAMES)
         dofs = names_of(self.model, "tau")
         own = ((j, f) for j, f in zip(self.joints, self.friction, strict=True))
@@ -179,6 +182,19 @@ class Layout:
         return np.array([theta[places[name]] if name in places else 0.0 for name in other.names])
 
 
+def forces_by_themselves(design: Design, stretch: Stretch, pi: np.ndarray) -> np.ndarray:
+    """Root mean square of gravity and of inertial forces at each degree of freedom, as if they did not cancel."""
+    some = np.unique(np.linspace(0, len(stretch.time) - 1, SAMPLES).astype(int))
+    still = np.zeros((len(some), design.model.nv))
+    gravity = regressors(design.model, stretch.coordinates[some], still, still)
+    found = np.zeros(design.model.nv)
+    for dof, columns in enumerate(design.columns):
+        weight = gravity[dof] @ pi[columns]
+        rest = stretch.inertial[dof][some] @ pi[columns] - weight
+        found[dof] = np.var(weight) + np.var(rest)
+    return np.sqrt(found)
+
+
 class Design:
     """Stretches of all recordings and the blocks of time that they are divided into."""
 
@@ -187,6 +203,13 @@ class Design:
         self.columns = carried_columns(model)
         self.block = self._blocks(seconds)
         self.blocks = 1 + max(int(b.max()) for b in self.block)
+
+    @cached_property
+    def passive(self) -> np.ndarray:
+        """Degrees of freedom whose effort is small beside the forces that the description needs along the motion."""
+        pi = np.asarray(inertial(self.model), float)
+        needed = np.mean([forces_by_themselves(self, s, pi) ** 2 for s in self.stretches], axis=0)
+        return np.mean([np.mean(s.effort**2, axis=0) for s in self.stretches], axis=0) < PASSIVE**2 * needed
 
     def _blocks(self, seconds: float) -> list[np.ndarray]:
         """The number of the block of each sample; a last one of less than half the length joins the one before."""

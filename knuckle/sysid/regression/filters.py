@@ -19,6 +19,7 @@ WIDE = 5.0  # band of the features over the cut-off
 NYQUIST = 0.45  # of the rate: no filter above
 LEAST_BAND = 5.0  # cut-off over the frequency below which 95 % of the velocity's power lies
 SHORTEST = 128  # samples of a spectrum
+CLEARLY = 0.25  # of the noise of a measured velocity: with less, the slope of the position is used
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,24 @@ def choose_cutoff(signals: Sequence[Signals], moving: np.ndarray) -> float:
         motion = np.where(frequency <= found[-1], of_velocity[:, j], 0.0)
         least.append(LEAST_BAND * frequency[np.searchsorted(np.cumsum(motion), 0.95 * motion.sum())])
     return float(np.clip(max(np.median(found), np.median(least)), 4 * rate / len(longest), NYQUIST * rate))
+
+
+def noisier_than_positions(q: np.ndarray, qd: np.ndarray, rate: float) -> np.ndarray:
+    """Joints whose measured velocity is noisier than the slope of the position, over the band of the motion.
+
+    White noise of density S_q in the position is (2 pi f)^2 S_q in its slope, on average over a band up to f a third of
+    that. The band is five times that of the velocity's power. The slope must have at most a quarter of the power.
+    """
+    if q.shape != qd.shape or min(len(q), 1024) < SHORTEST:
+        return np.zeros(qd.shape[1], bool)
+    (frequency, of_q), (_, of_qd) = (welch(x, rate, nperseg=min(1024, len(q)), axis=0) for x in (q, qd))
+    found = np.zeros(qd.shape[1], bool)
+    for j in range(qd.shape[1]):
+        floor_q, floor_qd = (np.median(p[len(p) // 2 :, j]) for p in (of_q, of_qd))
+        motion = np.where(frequency <= _above_floor(frequency, of_qd[:, j]), of_qd[:, j], 0.0)
+        band = LEAST_BAND * frequency[np.searchsorted(np.cumsum(motion), 0.95 * motion.sum())]
+        found[j] = (2 * np.pi * band) ** 2 / 3 * floor_q < CLEARLY * floor_qd
+    return found
 
 
 def _above_floor(frequency: np.ndarray, power: np.ndarray) -> float:

@@ -22,6 +22,7 @@ class Penalty:
     matrix: np.ndarray
     centre: np.ndarray
     lower: np.ndarray
+    passive: np.ndarray | None = None  # (joint,): joints that were hardly driven
 
     def solve(self, H: np.ndarray, g: np.ndarray) -> np.ndarray:
         """Parameters, by the normal equations of the data: solved for the difference from the centre."""
@@ -62,10 +63,34 @@ def solve_bounded(H: np.ndarray, g: np.ndarray, lower: np.ndarray) -> np.ndarray
     return x * scale
 
 
+def force_sizes(grams: Grams, theta: np.ndarray) -> np.ndarray:
+    """Root mean square of the contributions of all parameters to the force of each joint, as if none cancelled."""
+    counts = np.maximum(grams.count.sum(axis=1), 1e-300)
+    squares = [
+        np.square(theta[columns]) @ np.diagonal(gram.sum(axis=0))[:-1]
+        for columns, gram in zip(grams.columns, grams.gram, strict=True)
+    ]
+    return np.sqrt(np.maximum(squares, 0.0) / counts)
+
+
+def shrinkage(grams: Grams, penalty: Penalty, theta: np.ndarray) -> np.ndarray:
+    """By what residuals of joints are divided to be comparable: of passive ones the size of forces over the described.
+
+    A joint that is not driven has an effort near 0, which links without mass explain best. Its residuals count as those
+    of links that are as heavy as the description's.
+    """
+    if penalty.passive is None or not penalty.passive.any():
+        return np.ones(len(grams.columns))
+    size = force_sizes(grams, theta) / np.maximum(force_sizes(grams, penalty.centre), 1e-300)
+    return np.where(penalty.passive, np.clip(size, PRECISION, 1.0), 1.0)
+
+
 def solve(
     grams: Grams, penalty: Penalty, inefficiency: np.ndarray | None = None, deviation: np.ndarray | None = None
 ) -> Solution:
     """Parameters with joints weighted by 1 / sigma_j, which is iterated.
+
+    The weight of a joint that is not driven would grow without bound as all masses shrink: see `shrinkage`.
 
     Args:
         inefficiency: rows per independent row of each joint, by which the information of the data is divided.
@@ -73,13 +98,15 @@ def solve(
     """
     counts = np.maximum(grams.count.sum(axis=1), 1e-300)
     start = np.sqrt(np.maximum([g[:, -1, -1].sum() for g in grams.gram], 1e-300) / counts)
+    if penalty.passive is not None:
+        start = np.where(penalty.passive, force_sizes(grams, penalty.centre), start)
     floor = PRECISION * np.maximum(start, 1e-12)
     deviation = np.maximum(start if deviation is None else deviation, floor)
     spread = np.ones(len(counts)) if inefficiency is None else np.sqrt(inefficiency)
     for _ in range(ROUNDS):
         H, g = grams.normal(deviation * spread)
         theta = penalty.solve(H, g)
-        new = np.maximum(np.sqrt(grams.mean_squares(theta)), floor)
+        new = np.maximum(np.sqrt(grams.mean_squares(theta)) / shrinkage(grams, penalty, theta), floor)
         done = np.all(np.abs(new - deviation) <= AGREED * deviation)
         deviation = new
         if done:

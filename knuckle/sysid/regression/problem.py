@@ -35,7 +35,7 @@ class Problem:
             centre[at] = pi
         rest = np.arange(layout.inertial, layout.size)
         P[rest, rest] = WEAK * np.maximum(information[rest], 1e-12)
-        return Penalty(P, centre, layout.lower)
+        return Penalty(P, centre, layout.lower, self.design.passive[list(layout.joints)])
 
     def rows(self, layout: Layout, theta: np.ndarray | None = None) -> list[Rows]:
         return [self.design.rows(layout, j, self.delay, theta) for j in range(len(layout.joints))]
@@ -99,8 +99,15 @@ def huber(residuals: np.ndarray) -> np.ndarray:
 
 
 def inefficiencies(solved: Solved) -> np.ndarray:
-    """Rows per independent row of each joint: twice the integrated autocorrelation time of its residuals in rows."""
-    return np.array([inefficiency(r.residuals(solved.theta)) for r in solved.rows])
+    """Rows per independent row of each joint: twice the integrated autocorrelation time of its residuals in rows.
+
+    Residuals of a joint that is not driven are errors of the motion. They pull masses towards 0 and must not outweigh
+    the joints that set the scale of all forces: such a joint has at least as many as those.
+    """
+    found, passive = np.array([inefficiency(r.residuals(solved.theta)) for r in solved.rows]), solved.penalty.passive
+    if passive is not None and passive.any() and not passive.all():
+        found = np.where(passive, np.maximum(found, found[~passive].max()), found)
+    return found
 
 
 def inefficiency(x: np.ndarray) -> float:

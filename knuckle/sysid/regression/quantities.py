@@ -10,9 +10,9 @@ import numpy as np
 
 from knuckle.model.model import Model
 from knuckle.sysid.base_parameters import BaseParameters, inertial
-from knuckle.sysid.regression.design import Layout
+from knuckle.sysid.regression.design import Layout, forces_by_themselves
 from knuckle.sysid.regression.friction import JointFriction
-from knuckle.sysid.regression.jackknife import data_shares, half_widths
+from knuckle.sysid.regression.jackknife import all_unheld, data_shares, effective_blocks, half_widths
 from knuckle.sysid.regression.problem import Problem, Solved
 from knuckle.sysid.regression.result import Quantity, TorqueError, joint_name, mean_squares, unit_of
 from knuckle.sysid.regression.units import unit_of_parameter
@@ -23,6 +23,7 @@ LEAST_SHARE = 0.5  # of the information: below, a quantity rests on the prior an
 class Evidence(NamedTuple):
     """A solution, the parameters taken from it, those without each block, and their change with the filter."""
 
+    problem: Problem
     solved: Solved
     theta: np.ndarray
     without: np.ndarray
@@ -46,6 +47,8 @@ def base_quantities(model: Model, base: BaseParameters, evidence: Evidence) -> t
     places = [*range(layout.inertial), *rotors]
     combinations = np.zeros((len(base), layout.size))
     combinations[:, places] = base.matrix
+    free = all_unheld(evidence.problem, evidence.solved, evidence.without, np.array(rotors))
+    evidence = evidence._replace(without=free)
     units = [unit_of_parameter(model, layout, places[k]) for k in base.leading]
     return _quantities(model, evidence, base.words()[: len(base)], combinations, units)
 
@@ -53,9 +56,10 @@ def base_quantities(model: Model, base: BaseParameters, evidence: Evidence) -> t
 def _quantities(
     model: Model, evidence: Evidence, names: Sequence[str], combinations: np.ndarray, units: Sequence[str]
 ) -> tuple[Quantity, ...]:
-    solved, theta, without, _, change = evidence
+    problem, solved, theta, without, _, change = evidence
     values = combinations @ theta
-    half = half_widths(without @ combinations.T, combinations @ change)
+    blocks = effective_blocks(problem, solved, combinations)
+    half = half_widths(without @ combinations.T, combinations @ change, blocks=blocks)
     shares = data_shares(solved, combinations)
     half = np.where((shares >= LEAST_SHARE) & np.isfinite(half), half, np.nan)
     described = combinations @ described_parameters(model, solved.layout)
@@ -86,7 +90,10 @@ def torque_errors(
     plain = replace(layout, friction=tuple(JointFriction(f.width) for f in layout.friction))
     before = np.sqrt(mean_squares(design, plain, described_parameters(model, plain), problem.delay))
     spread = [design.efforts(plain, k, problem.delay).std() for k in range(len(layout.joints))]
+    parts = [forces_by_themselves(design, s, theta[: layout.inertial]) ** 2 for s in design.stretches]
+    forces = np.sqrt(np.mean(parts, axis=0))[list(layout.joints)]
+    rows = zip(before, training, np.sqrt(held_out), spread, forces, strict=True)
     return tuple(
         TorqueError(joint_name(model, dof), unit_of(model, dof), *map(float, row))
-        for dof, row in zip(layout.joints, zip(before, training, np.sqrt(held_out), spread, strict=True), strict=True)
+        for dof, row in zip(layout.joints, rows, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Roll-outs move a regression within its own covariance, without a reward for heavier links."""
+"""Roll-outs move the friction of a regression within its own covariance; inertia stays that of the torques."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ STEPS = 3  # of Gauss and Newton
 NEAR = 1e-3  # relative gain at which they end
 DIFFERENCE = 0.05  # of central differences, in standard deviations of the directions
 RESPONSE_STEPS = 40
+NOTHING = 1e-3  # of the largest, below which a direction of the covariance is left out
 SMALLEST = 0.05  # share of a step that is still tried
 Stop = Callable[[], None]
 
@@ -25,17 +26,19 @@ Stop = Callable[[], None]
 def refine(
     found: Regression, rollouts: Rollouts, segments: np.ndarray | slice = slice(None), stop: Stop = lambda: None
 ) -> Regression:
-    """The regression moved along the directions in which it is uncertain, where positions of roll-outs are nearest.
+    """The regression with friction and offsets where positions of roll-outs are nearest.
 
-    Minimises |r|^2 + |y|^2 with theta + D y, D D^T the covariance of the regression. Noise of the effort moves a heavy
-    or damped robot less, which must not be a reward. r is therefore G0 G^-1 e: the position error e as the constant
-    force that makes it on the robot that is tried, and back as motion of the regressed one (see `responses`).
+    Minimises |r|^2 + |y|^2 with theta + D y, D D^T the covariance of friction and offsets. Noise of the effort enters
+    the motion through the inverse mass matrix, so roll-outs favour heavy links: inertia and rotor inertia stay as
+    torques say. A damped robot moves less too. r is therefore G0 G^-1 e: the position error e as the constant force
+    that makes it on the robot that is tried, and back as motion of the regressed one (see `responses`).
 
     Args:
         segments: which of the roll-outs count. stop: called now and then; what it raises ends the search.
     """
     problem = _Problem(found, rollouts, segments)
-    y, residuals = np.zeros(found.directions.shape[1]), problem(np.zeros(found.directions.shape[1]))
+    y = np.zeros(problem.directions.shape[1])
+    residuals = problem(y)
     if residuals is None:
         return found
     value = 0.5 * residuals @ residuals
@@ -61,7 +64,7 @@ class _Problem:
     """Residuals of the directions' coordinates."""
 
     def __init__(self, found: Regression, rollouts: Rollouts, segments: np.ndarray | slice):
-        self.found, self.rollouts = found, rollouts
+        self.found, self.rollouts, self.directions = found, rollouts, friction_directions(found)
         z = rollouts.of(found.theta)
         off = rollouts.differences(z)["q"]
         wanted = np.arange(len(off))[segments]
@@ -77,7 +80,7 @@ class _Problem:
     def theta(self, y: np.ndarray) -> np.ndarray:
         """Parameters; a link that is no body becomes the nearest one that is."""
         found = self.found
-        theta = np.maximum(found.theta + found.directions @ y, found.layout.lower)
+        theta = np.maximum(found.theta + self.directions @ y, found.layout.lower)
         links = theta[: found.layout.inertial].reshape(-1, 10)  # a view
         bad = smallest_eigenvalues(links, self.centre) <= 0
         if bad.any():
@@ -114,6 +117,17 @@ class _Problem:
             else:
                 columns.append((after - before) / (2 * DIFFERENCE))
         return np.stack(columns, axis=1)
+
+
+def friction_directions(found: Regression) -> np.ndarray:
+    """Columns D with D D^T the covariance of friction, damping and offsets; nothing else moves."""
+    layout, moved = found.layout, found.directions.copy()
+    moved[: layout.inertial] = 0.0
+    moved[[layout.at(j, "armature") for j in range(len(layout.joints))]] = 0.0
+    scale = np.maximum(np.sqrt(np.sum(moved**2, axis=1, keepdims=True)), 1e-300)
+    axes, sizes, _ = np.linalg.svd(moved / scale, full_matrices=False)
+    kept = sizes > NOTHING * max(sizes.max(initial=0.0), 1e-300)
+    return scale * (axes * sizes)[:, kept]
 
 
 def responses(mass: np.ndarray, damping: np.ndarray, seconds: float) -> np.ndarray:

@@ -14,7 +14,7 @@ from knuckle.sysid.entries import names_of
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.checks import error_notes, scale_notes
 from knuckle.sysid.regression.consistent import consistent_solution
-from knuckle.sysid.regression.design import Design, Layout, make_stretch
+from knuckle.sysid.regression.design import Design, Layout, forces_by_themselves, make_stretch
 from knuckle.sysid.regression.filters import choose_cutoff
 from knuckle.sysid.regression.fitted import fitted_robot
 from knuckle.sysid.regression.friction import MOVES, WIDTH, JointFriction
@@ -29,6 +29,7 @@ from knuckle.sysid.regression.signals import Signals, prepare
 SELECTION_BLOCK = 1.0  # seconds of the blocks of cross-validation
 LEAST_ROWS = 20  # of a joint
 LEAST_SECONDS = 2.0
+SWINGS = 0.5  # all forces of the description over gravity and inertia by themselves, of a joint that swings
 GROSS_DELAY = 0.015  # [s]: more than pre-sliding explains
 
 
@@ -129,6 +130,8 @@ def _layout(model: Model, design: Design, signals: Sequence[Signals], width: flo
     counts = np.sum([(s.valid & ~s.stationary)[:: s.every].sum(axis=0) for s in design.stretches], axis=0)
     names = names_of(model, "tau")
     frozen = _frozen(model, signals)
+    swinging = frozen & _swinging(design, signals)
+    frozen = frozen & ~swinging
     joints = tuple(int(j) for j in np.flatnonzero((counts >= LEAST_ROWS) & ~frozen))
     if not joints:
         raise ValueError(
@@ -150,6 +153,9 @@ def _layout(model: Model, design: Design, signals: Sequence[Signals], width: flo
         notes.append(
             f"the effort of {constant} is constant while the robot moves: it was not measured, and is left out"
         )
+    if swinging.any():
+        free = ", ".join(names[j] for j in np.flatnonzero(swinging))
+        notes.append(f"the effort of {free} is 0 throughout, and the motion agrees with that: no motor acts there")
     if silent:
         notes.append(
             f"no effort was measured at {', '.join(silent)}: friction and rotor inertia there stay as described"
@@ -167,6 +173,22 @@ def _frozen(model: Model, signals: Sequence[Signals]) -> np.ndarray:
     changes = np.any([np.ptp(s.effort, axis=0) > 0 for s in signals], axis=0)
     ever = np.any([s.measured.any(axis=0) for s in signals], axis=0)
     return ever & ~changes & np.isin(np.arange(model.nv), model.actuators.entry_dof)
+
+
+def _swinging(design: Design, signals: Sequence[Signals]) -> np.ndarray:
+    """Degrees of freedom with an effort of exactly 0 that move as if nothing drove them, while something drives others.
+
+    By the description: gravity and inertia cancel to less than half of what they are by themselves. A joint that is
+    held against gravity, and whose effort was not measured, is another matter.
+    """
+    zero = np.all([~np.any(s.effort, axis=0) for s in signals], axis=0)
+    if zero.all():
+        return zero & False
+    pi = np.asarray(inertial(design.model), float)
+    forces = [np.var(s.inertial[dof] @ pi[design.columns[dof]]) for s in design.stretches for dof in range(len(zero))]
+    total = np.sqrt(np.mean(np.reshape(forces, (-1, len(zero))), axis=0))
+    alone = np.sqrt(np.mean([forces_by_themselves(design, s, pi) ** 2 for s in design.stretches], axis=0))
+    return zero & (total < SWINGS * alone)
 
 
 def _moving_seconds(design: Design, width: float) -> np.ndarray:
@@ -226,7 +248,7 @@ def _result(
     without = leave_one_out(problem, divided)
     change = _change_with_cutoff(model, problem, solved, signals)
     base = base_parameters(model, joints=layout.joints, rotors=layout.joints)
-    evidence = Evidence(divided, theta, without, unheld(problem, divided, without), change)
+    evidence = Evidence(problem, divided, theta, without, unheld(problem, divided, without), change)
     fitted, blueprint = fitted_robot(model, layout, theta)
     found = Regression(
         model=fitted,

@@ -14,7 +14,7 @@ from knuckle.model.model import Model
 from knuckle.sysid.base_parameters import BaseParameters
 from knuckle.sysid.entries import dimensions, names_of
 from knuckle.sysid.recording import Recording
-from knuckle.sysid.regression.design import Design, Layout, displacements, make_stretch
+from knuckle.sysid.regression.design import PASSIVE, Design, Layout, displacements, make_stretch
 from knuckle.sysid.regression.fitted import fitted_robot
 from knuckle.sysid.regression.friction import LOAD, joint_columns
 from knuckle.sysid.regression.problem import Problem, Solved
@@ -62,6 +62,12 @@ class TorqueError(NamedTuple):
     training: float
     held_out: float  # of a regression by cross-validation, or of held-out recordings; NaN: none were held out
     effort: float  # root mean square of the effort itself about its mean
+    forces: float = 0.0  # that of gravity and inertia by themselves; the effort of a joint that swings is far smaller
+
+    @property
+    def size(self) -> float:
+        """What an error is compared with: the effort, or the forces that cancel in a joint which is not driven."""
+        return max(self.effort, PASSIVE * self.forces, 1e-12)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from knuckle.sysid.regression.design import Layout
 from knuckle.sysid.regression.friction import LOAD, STRIBECK, JointFriction
 from knuckle.sysid.regression.grams import grams
-from knuckle.sysid.regression.linear import solve
+from knuckle.sysid.regression.linear import shrinkage, solve
 from knuckle.sysid.regression.problem import Problem, Solved, huber
 
 TERMS = ("pre-sliding", "load", "stribeck")
@@ -23,8 +23,11 @@ ZERO = 1e-9
 LATEST = 0.1  # delay of efforts that is looked for [s]
 
 
-def held_out_squares(problem: Problem, solved: Solved) -> np.ndarray:
-    """Squared residuals of each block by the solution of the other folds, (joint, block); folds interleave blocks."""
+def held_out_squares(problem: Problem, solved: Solved, comparable: bool = False) -> np.ndarray:
+    """Squared residuals of each block by the solution of the other folds, (joint, block); folds interleave blocks.
+
+    comparable: whether those of joints that are not driven count as if links were no lighter than described.
+    """
     grams, spread = solved.grams, solved.deviation
     if problem.inefficiency is not None:
         spread = spread * np.sqrt(problem.inefficiency)
@@ -32,7 +35,10 @@ def held_out_squares(problem: Problem, solved: Solved) -> np.ndarray:
     found = np.zeros(grams.count.shape)
     for k in range(fold.max() + 1):
         H, g = grams.normal(spread, fold != k)
-        found[:, fold == k] = grams.squares(solved.penalty.solve(H, g))[:, fold == k]
+        theta = solved.penalty.solve(H, g)
+        found[:, fold == k] = grams.squares(theta)[:, fold == k]
+        if comparable:
+            found[:, fold == k] /= np.square(shrinkage(grams, solved.penalty, theta))[:, None]
     return found
 
 
@@ -56,10 +62,10 @@ def _with_term(problem: Problem, solved: Solved, term: str) -> Solved:
         judge = replace(problem, design=problem.design.with_all_rows())
         judged = judge.of_rows(layout, judge.rows(layout, solved.theta), None)
     choices = _choices(problem, layout, term)
-    base = held_out_squares(judge, judged)
+    base = held_out_squares(judge, judged, comparable=True)
     scores = []
     for friction in choices:
-        scores.append(held_out_squares(judge, _same_weights(judge, replace(layout, friction=friction), judged)))
+        scores.append(held_out_squares(judge, _same_weights(judge, replace(layout, friction=friction), judged), True))
     chosen = list(layout.friction)
     for j in range(len(layout.joints)):
         best = int(np.argmin([s[j].sum() for s in scores]))
@@ -91,9 +97,13 @@ def _same_weights(problem: Problem, layout: Layout, solved: Solved) -> Solved:
 
 
 def _choices(problem: Problem, layout: Layout, term: str) -> list[tuple[JointFriction, ...]]:
-    """Friction of all joints with the term added, once for each value of its own parameter."""
+    """Friction of all joints with the term added, once for each value of its own parameter.
+
+    The load of a joint that is not driven is its friction itself, so friction cannot depend on it.
+    """
     if term == "load":
-        return [tuple(replace(f, load=True) for f in layout.friction)]
+        driven = ~problem.design.passive[list(layout.joints)]
+        return [tuple(replace(f, load=bool(own)) for f, own in zip(layout.friction, driven, strict=True))]
     stretches = problem.design.stretches
     if term == "pre-sliding":
         travel = np.max([np.ptp(s.q, axis=0) for s in stretches], axis=0)[list(layout.joints)]
@@ -117,7 +127,8 @@ def find_delay(problem: Problem, solved: Solved) -> float:
             replace(r, effort=problem.design.efforts(layout, j, float(delay))) for j, r in enumerate(rows)
         ]  # fmt: skip
         found = problem.of_rows(layout, moved, solved)
-        return found.grams.squares(found.theta)
+        shrunk = shrinkage(found.grams, found.penalty, found.theta)
+        return found.grams.squares(found.theta) / np.square(shrunk)[:, None]
 
     weight = 1 / np.square(solved.deviation)[:, None]
 

@@ -15,7 +15,7 @@ from knuckle.model.model import Model
 from knuckle.native import jit
 from knuckle.sysid.entries import names_of, weights_of_entries
 from knuckle.sysid.recording import Channel, Recording
-from knuckle.sysid.regression.filters import Filter
+from knuckle.sysid.regression.filters import Filter, noisier_than_positions
 from knuckle.sysid.split import resample, stretches
 
 LEAST_SAMPLES = 20  # of a stretch: shorter ones are left out
@@ -44,11 +44,17 @@ class Signals:
         return len(self.time)
 
 
-def prepare(model: Model, recordings: Sequence[Recording], gains: Mapping[str, float] | None = None) -> list[Signals]:
+def prepare(
+    model: Model,
+    recordings: Sequence[Recording],
+    gains: Mapping[str, float] | None = None,
+    as_measured: bool = False,
+) -> list[Signals]:
     """Stretches between gaps at the median rate of each recording, without outliers.
 
     Args:
         gains: N m/A or N/A of joints whose channel "tau" holds currents.
+        as_measured: whether measured velocities are used though the slope of the positions is less noisy.
     """
     factor = _gains(model, gains)
     found = []
@@ -56,7 +62,7 @@ def prepare(model: Model, recordings: Sequence[Recording], gains: Mapping[str, f
         _check_channels(model, recording)
         for stretch in stretches(recording):
             if len(stretch) >= LEAST_SAMPLES:
-                found.append(_of_stretch(model, stretch, factor))
+                found.append(_of_stretch(model, stretch, factor, as_measured))
     if not found:
         shortest = f"at least {LEAST_SAMPLES} samples without a gap are needed"
         raise ValueError(f"regress: no recording is long enough: {shortest}")
@@ -92,7 +98,7 @@ def _gains(model: Model, gains: Mapping[str, float] | None) -> np.ndarray:
     return factor
 
 
-def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray) -> Signals:
+def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray, as_measured: bool) -> Signals:
     effort, known = efforts(model, stretch)
     plain = stretch.replace(tau=Channel(effort * factor, known, names_of(model, "tau")), control=None)
     clean = without_outliers(plain)
@@ -103,6 +109,8 @@ def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray) -> Signals
     qd, from_q = derived, np.ones(derived.shape, bool)
     if "qd" in even.channels:
         seen = even["qd"].valid
+        if not as_measured:
+            seen = seen & ~noisier_than_positions(q, even["qd"].values, 1 / clean.period)
         qd, from_q = np.where(seen, even["qd"].values, derived), ~seen
     tau, known = even["tau"], np.all(valid, axis=1)
     return Signals(even.name, even.time, q, qd, tau.values, known, tau.valid, from_q.mean(axis=0) < 0.5)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def text(found: Regression) -> str:
     """Everything, as `print` shows it."""
     parts = [
-        f"torque regression of {found.model.name}: cut-off {found.cutoff:.3g} Hz, efforts {1e3 * found.delay:.1f} ms "
-        f"late, {found.blocks} blocks of {found.block:.2g} s",
+        f"torque regression of {found.model.name}: cut-off {found.cutoff:.3g} Hz, efforts "
+        f"{1e3 * abs(found.delay):.1f} ms {'early' if found.delay < 0 else 'late'}, "
+        f"{found.blocks} blocks of {found.block:.2g} s",
         table(("joint", "described", "training", "held out", "effort", "unit"), error_rows(found)),
         "base parameters: combinations on which forces depend",
         table(("combination", "described", "value", "95 % interval", "verdict", "unit"), rows(found.base)),

@@ -14,7 +14,7 @@ from knuckle.sysid.fit import FAILED, Fit
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.result import TorqueError
 from knuckle.sysid.report.combinations import Combinations, combinations
-from knuckle.sysid.report.quality import Quality, noise_of_logs, qualities, rms
+from knuckle.sysid.report.quality import Quality, noise_of_logs, qualities, rms, rounded
 from knuckle.sysid.report.segments import MOST_ENTRIES, Segment, SegmentCurve, drawn_segments, segment_curves
 from knuckle.sysid.task import parts_of as parts
 from knuckle.sysid.torque_errors import Simulated, TorqueCheck, check_torques
@@ -62,12 +62,8 @@ def _determined(rows: Sequence[Estimate]) -> int:
     return sum(row.verdict == "determined" for row in rows)
 
 
-def summarise(fit: Fit, recordings: Sequence[Recording] = (), deadline: Deadline | None = None) -> Answer:
-    """The answer of a fit; what there is no time for is left out, which `deadline` remembers."""
-    if fit.regression is not None:
-        from knuckle.sysid.regression.report import summarise_regression
-
-        return summarise_regression(fit.regression, fit)
+def summarise_rollouts(fit: Fit, recordings: Sequence[Recording] = (), deadline: Deadline | None = None) -> Answer:
+    """The answer of a fit by roll-outs; what there is no time for is left out, which `deadline` remembers."""
     limit = Deadline() if deadline is None else deadline
     torques = _attempt(limit, "torque errors, in the report", lambda: torque_check(fit, recordings))
     base = _attempt(limit, "base parameters, in the report", lambda: combinations(fit)) if fit.evaluated else None
@@ -77,7 +73,7 @@ def summarise(fit: Fit, recordings: Sequence[Recording] = (), deadline: Deadline
     chosen = drawn_segments(fit, noise, recordings)
     curves = segment_curves(fit, noise, chosen)
     doubts = [line for line in fit.warnings() if line not in fit.implausible]
-    lost = _motion_warnings(fit)
+    lost = motion_warnings(fit)
     warnings = [*doubts, *lost, *_torque_warnings(torques), *fit.implausible]
     level = _level(fit, warnings, torques) if not lost else "bad"
     return Answer(
@@ -127,7 +123,7 @@ def torque_check(fit: Fit, recordings: Sequence[Recording]) -> TorqueCheck | Non
     return check_torques(described, Simulated(fit.model, fit.blueprint, dt), train, test, **options)
 
 
-def _motion_warnings(fit: Fit) -> list[str]:
+def motion_warnings(fit: Fit) -> list[str]:
     """Whether positions are predicted worse than by a robot that stays where the initial state was estimated."""
     held_out = fit.held_out
     if held_out is None or "q" not in held_out.off_after or fit.model.nq != fit.model.nv:
@@ -137,9 +133,10 @@ def _motion_warnings(fit: Fit) -> list[str]:
     after, still = rms(held_out.off_after["q"][:, known:]), rms(moved)
     if not still < after:
         return []
+    unit = f" {held_out.units['q']}" if held_out.units.get("q") else ""
     return [
-        f"the predicted motion is worse than no motion at all: held-out error of q {after:.3g}, the robot itself moves "
-        f"by {still:.3g} in that time"
+        f"the predicted motion is worse than no motion at all: held-out error of q {after:.3g}{unit}, the robot itself "
+        f"moves by {still:.3g}{unit} in that time"
     ]
 
 
@@ -164,7 +161,7 @@ def _torque_warnings(torques: TorqueCheck | None) -> list[str]:
 
 
 def _level(fit: Fit, warnings: Sequence[str], torques: TorqueCheck | None) -> Level:
-    lost = torques is not None and any(not error_after(e) <= max(e.described, e.effort) for e in torques.errors)
+    lost = torques is not None and any(not error_after(e) <= max(e.described, e.size) for e in torques.errors)
     if fit.is_doubtful or fit.result.status in FAILED or lost:
         return "bad"
     return "care" if warnings or not fit.converged or fit.held_out is None else "good"
@@ -176,10 +173,7 @@ def _sentences(fit: Fit, level: Level, quality: Sequence[Quality], torques: Torq
         return [f"Nothing was fitted ({status}): all values are those of the description."]
     first = "Converged" if fit.converged else f"Not converged ({status}), so there are no intervals"
     judged = [q for q in quality if not math.isnan(q.after)][:2]
-    changes = [
-        f"{q.channel} {q.before:.3g} -> {q.after:.3g}{f' {q.unit}' if q.unit else ''} ({rounded(q.ratio)} x noise)"
-        for q in judged
-    ]
+    changes = [q.change for q in judged]
     if changes and fit.held_out is not None:
         first += f". Held-out error over {fit.held_out.horizon:.3g} s, before -> after: {', '.join(changes)}"
     elif fit.held_out is None:
@@ -193,11 +187,6 @@ def _sentences(fit: Fit, level: Level, quality: Sequence[Quality], torques: Torq
     return found + [f"{note[0].upper()}{note[1:]}." for note in fit.notes if NETWORK in note]
 
 
-def rounded(value: float) -> str:
-    """Two digits, or more before the point."""
-    return f"{value:.0f}" if 10 <= value < 1e6 else f"{value:.2g}"
-
-
 def percent(value: float) -> str:
     """A share in %."""
     return f"{rounded(value)} %"
@@ -207,11 +196,11 @@ def torque_sentence(errors: Sequence[TorqueError]) -> str:
     """The torque error in % of the effort, over all joints, before and after, and the worst joint."""
 
     def share(values: Sequence[float]) -> float:
-        return 100 * math.sqrt(np.mean([(v / max(e.effort, 1e-12)) ** 2 for v, e in zip(values, errors, strict=True)]))
+        return 100 * math.sqrt(np.mean([(v / e.size) ** 2 for v, e in zip(values, errors, strict=True)]))
 
     unseen = not any(math.isnan(e.held_out) for e in errors)
     after = [error_after(e) for e in errors]
-    worst = int(np.argmax([v / max(e.effort, 1e-12) for v, e in zip(after, errors, strict=True)]))
+    worst = int(np.argmax([v / e.size for v, e in zip(after, errors, strict=True)]))
     e = errors[worst]
     before = percent(share([e.described for e in errors]))
     return (

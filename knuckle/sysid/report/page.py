@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -12,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from knuckle.deadline import Deadline, OutOfTime, bounded
+from knuckle.sysid.entries import entry_units
 from knuckle.sysid.findings import Finding
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.learned import Learned, learned
 from knuckle.sysid.numbers import as_text, numbers
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.report import plots
-from knuckle.sysid.report.answer import NETWORK, Answer, summarise, unidentified
+from knuckle.sysid.report.answer import NETWORK, Answer, unidentified
+from knuckle.sysid.report.files import write_whole
 from knuckle.sysid.report.html import beside, folded, listed, number, pictures, section, table
 from knuckle.sysid.report.more import networks_section, next_section, posterior_section
-from knuckle.sysid.report.quality import entry_units
+from knuckle.sysid.report.regression import write_regression
 from knuckle.sysid.report.sections import (
     answer_section,
     base_section,
@@ -33,6 +33,7 @@ from knuckle.sysid.report.sections import (
     source_of,
     torque_section,
 )
+from knuckle.sysid.report.summary import summarise
 from knuckle.sysid.torque_errors import TorqueCheck
 
 FIRST_LINES = 8  # of directions that are not identified; others are folded
@@ -62,8 +63,6 @@ def write_report(
         answer: as `summarise` made it, if that was done before.
     """
     if fit.regression is not None:
-        from knuckle.sysid.regression.report import write_regression
-
         return write_regression(folder, fit.regression, fit=fit, findings=findings, about=about)
     deadline = Deadline() if deadline is None else deadline
     residuals = fit.residuals
@@ -84,21 +83,6 @@ def write_report(
     for path, text in texts.items():
         write_whole(path, text)
     return list(texts)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A file of text, whole or not at all."""
-    handle, part = tempfile.mkstemp(suffix=".part", prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(part, 0o666 & ~mask)
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
 
 
 def page(
@@ -151,7 +135,8 @@ def _torques(answer: Answer) -> str:
 def torque_words(torques: TorqueCheck) -> str:
     """How the torque errors of a roll-out fit were computed."""
     efforts = "efforts are commands of motors" if torques.is_commanded else "efforts were measured"
-    late = f", taken {1e3 * torques.delay:.3g} ms late" if torques.delay else ""
+    when = "late" if torques.delay > 0 else "early"
+    late = f", taken {1e3 * abs(torques.delay):.3g} ms {when}" if torques.delay else ""
     return (
         f"Root mean squares below {torques.cutoff:.3g} Hz, by inverse dynamics of the simulator along the recorded "
         f"motion; {efforts}{late}. Described: before the fit, on the same data. Effort: its standard deviation."

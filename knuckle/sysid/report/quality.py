@@ -10,14 +10,13 @@ import jax
 import numpy as np
 
 from knuckle.model.model import Model
-from knuckle.sysid.entries import CHANNELS, JOINT_CHANNELS, POINT_PREFIX, POSE_PREFIX, dimensions, names_of
+from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE_PREFIX, entry_units, names_of
 from knuckle.sysid.fit import Fit
-from knuckle.sysid.held_out import OUTLIERS, HeldOut
+from knuckle.sysid.held_out import OUTLIERS, HeldOut, diverges
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.task import noise_in
 from knuckle.sysid.task import parts_of as parts
 
-UNITS = {"q": ("rad", "m"), "qd": ("rad/s", "m/s"), "qdd": ("rad/s^2", "m/s^2"), "tau": ("N m", "N")}
 WHAT = {"q": "position", "qd": "velocity", "qdd": "acceleration", "tau": "torque"}
 TURNED = ("px", "py", "pz", "rotation x", "rotation y", "rotation z")
 
@@ -33,6 +32,7 @@ class Quality(NamedTuple):
     after: float  # with the fitted model
     worst: str  # the entry with the largest error
     worst_error: float
+    spread: float = math.nan  # standard deviation of what was measured on held-out data
 
     @property
     def error(self) -> float:
@@ -43,6 +43,21 @@ class Quality(NamedTuple):
     def ratio(self) -> float:
         """The error over the noise."""
         return self.error / self.noise if self.noise > 0 else math.nan
+
+    def text(self, error: float) -> str:
+        """An error in three digits, or "diverges": beyond ten times the spread of the data."""
+        if math.isnan(error):
+            return ""
+        lost = math.isinf(error) or (not math.isnan(self.spread) and diverges(error, self.spread))
+        return "diverges" if lost else f"{error:.3g}"
+
+    @property
+    def change(self) -> str:
+        """The error of predictions before and after the fit, in words."""
+        after = self.text(self.after)
+        unit = f" {self.unit}" if self.unit and after != "diverges" else ""
+        ratio = "" if math.isnan(self.ratio) or after == "diverges" else f" ({rounded(self.ratio)} x noise)"
+        return f"{self.channel} {self.text(self.before)} -> {after}{unit}{ratio}"
 
     @property
     def title(self) -> str:
@@ -58,15 +73,6 @@ def entry_names(model: Model, key: str, count: int) -> tuple[str, ...]:
         return names_of(model, "qd")
     known = key in CHANNELS or key.startswith(POINT_PREFIX)
     return names_of(model, key) if known else tuple(map(str, range(count)))
-
-
-def entry_units(model: Model, key: str, count: int) -> tuple[str, ...]:
-    """Units of the same; "" of channels of one's own."""
-    if key.startswith((POSE_PREFIX, POINT_PREFIX)):
-        return (("m",) * 3 + ("rad",) * 3)[:count]
-    if key not in JOINT_CHANNELS:
-        return ("",) * count
-    return tuple(UNITS[key][kind == "length"] for kind in dimensions(model, "qd"))
 
 
 def differences(fit: Fit) -> dict[str, np.ndarray]:
@@ -107,13 +113,28 @@ def _held_out(held_out: HeldOut | None) -> Mapping[str, np.ndarray]:
 
 def _quality(fit: Fit, key: str, unit: str, entries: list[int], names, training, share: float) -> Quality:
     seen = training[key][..., entries] if key in training else np.zeros((0, 0, len(entries)))
-    judged, before, after = seen, math.nan, math.nan
+    judged, before, after, spread = seen, math.nan, math.nan, math.nan
     if fit.held_out is not None and key in fit.held_out.off_after:
         offs = [off[key][:, fit.held_out.seen :, entries] for off in (fit.held_out.off_before, fit.held_out.off_after)]
         judged, before, after = offs[1], rms(offs[0], share), rms(offs[1], share)
+        spread = _spread(fit.held_out, key, entries)
     own = [rms(judged[..., k], share) for k in range(len(entries))]
     worst = int(np.argmax(np.where(np.isnan(own), -1.0, own)))
-    return Quality(key, unit, math.nan, rms(seen), before, after, names[entries[worst]], own[worst])
+    return Quality(key, unit, math.nan, rms(seen), before, after, names[entries[worst]], own[worst], spread)
+
+
+def _spread(held_out: HeldOut, key: str, entries: list[int]) -> float:
+    """Standard deviation of the entries that are measured as they are compared; NaN of rotations."""
+    measured = np.asarray(held_out.shots.measured[key])
+    if measured.shape[-1] != held_out.off_after[key].shape[-1]:
+        return math.nan
+    values, weight = measured[..., entries], np.asarray(held_out.shots.weight[key])[..., entries] > 0
+    return float(np.std(values[weight])) if weight.any() else math.nan
+
+
+def rounded(value: float) -> str:
+    """Two digits, or more before the point."""
+    return f"{value:.0f}" if 10 <= value < 1e6 else f"{value:.2g}"
 
 
 def rms(values: np.ndarray, share: float = 1.0) -> float:

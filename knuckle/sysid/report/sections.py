@@ -11,14 +11,16 @@ from typing import Any
 from knuckle.sysid.findings import Finding, together
 from knuckle.sysid.regression.result import TorqueError
 from knuckle.sysid.report import plots
-from knuckle.sysid.report.answer import Answer, error_after, percent, rounded
+from knuckle.sysid.report.answer import Answer, error_after, percent
 from knuckle.sysid.report.html import folded, interval, judged, listed, pictures, section, table
+from knuckle.sysid.report.quality import rounded
 from knuckle.sysid.report.style import STYLE
 from knuckle.sysid.torque_errors import TorqueCurve
 from knuckle.sysid.uncertainty import NOT_CONVERGED, Estimate, digits
 
 MANY_FINDINGS = 200
 FIRST_WARNINGS, FIRST_CURVES, MANY_ROWS = 5, 6, 40  # of the page; what is more is folded
+ROUNDING = 1e-12  # of a description: below, it is 0
 UNSURE = ("not determined", "rests on the prior", NOT_CONVERGED)
 
 
@@ -84,7 +86,7 @@ def _three(value: float) -> str:
 
 
 def _share(error: TorqueError) -> str:
-    return percent(100 * error_after(error) / error.effort) if error.effort > 0 else ""
+    return percent(100 * error_after(error) / error.size) if error.effort > 0 or error.forces > 0 else ""
 
 
 def base_section(answer: Answer) -> str:
@@ -133,10 +135,14 @@ def estimates_table(rows: Sequence[Estimate], what: str, kinds: str) -> str:
 def _estimates(rows: Sequence[Estimate], what: str, kinds: str) -> str:
     cells = [
         (judged(e.name, e.verdict), f"<b>{e.value:.{digits(e.lower, e.upper)}g}</b>",
-         interval(e._asdict()) if e.has_interval else "unknown", f"{e.before:.4g}", escape(e.unit))
+         interval(e._asdict()) if e.has_interval else "unknown", _described(e.before), escape(e.unit))
         for e in rows
     ]  # fmt: skip
     return table((what, "after", "95 % interval", "before", "unit"), cells, kinds)
+
+
+def _described(value: float) -> str:
+    return f"{0.0 if abs(value) < ROUNDING else value:.4g}"
 
 
 def findings_section(findings: Sequence[Finding]) -> str:
@@ -158,17 +164,19 @@ def notes_section(notes: Sequence[str]) -> str:
     return section("Notes", listed(notes)) if notes else ""
 
 
-def quality_section(answer: Answer, words: str) -> str:
+def quality_section(answer: Answer, words: str, title: str = "Fit quality") -> str:
     """Errors of each channel in its own unit beside the noise."""
     if not answer.quality:
         return ""
+    seen = any(not math.isnan(q.training) for q in answer.quality)  # training data were simulated
     rows = [
-        (_with_unit(q.title, q.unit), f"<b>{_three(q.error)}</b>", _three(q.before), _three(q.noise),
-         "" if math.isnan(q.ratio) else rounded(q.ratio), _three(q.training),
-         f"{escape(q.worst)} {_three(q.worst_error)}")
+        (_with_unit(q.title, q.unit), f"<b>{q.text(q.error)}</b>", q.text(q.before), _three(q.noise),
+         "" if math.isnan(q.ratio) else rounded(q.ratio), *([_three(q.training)] if seen else []),
+         f"{escape(q.worst)} {q.text(q.worst_error)}")
         for q in answer.quality
     ]  # fmt: skip
     unseen = all(not math.isnan(q.after) for q in answer.quality)
-    named = ("before the fit", "noise", "error / noise", "training", "largest")
+    named = ("before the fit", "noise", "error / noise", *(["training"] if seen else []), "largest")
     head = ("channel", "held out" if unseen else "error", *named)
-    return section("Fit quality", table(head, rows, "tnnnnnt"), f'<p class="note">{words}</p>')
+    kinds = "tnnnnnt" if seen else "tnnnnt"
+    return section(title, table(head, rows, kinds), f'<p class="note">{words}</p>')

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from knuckle.sysid.entries import entry_units
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.recording import Recording
-from knuckle.sysid.report.quality import differences, entry_names, entry_units
+from knuckle.sysid.report.quality import differences, entry_names
 from knuckle.sysid.shots import Shots
 from knuckle.sysid.task import parts_of as parts
 

@@ -6,16 +6,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.ndimage import minimum_filter1d, uniform_filter1d
 
 from knuckle.sysid.smoothing.likelihood import Block, Noise
 from knuckle.sysid.smoothing.linear import Estimates, smooth_linear
 from knuckle.sysid.smoothing.problem import Problem
-from knuckle.sysid.smoothing.system import Nominal, RobotSystem
+from knuckle.sysid.smoothing.system import Nominal, RobotSystem, Run
 
 LEAST_ITERATIONS = 8
 STILL = 1e-4  # change in standard deviations at which the trajectory has converged
 RESTLESS, FEW = 0.1, 0.02  # change in standard deviations, and share of stamps at which dry friction may cause more
-SHRINKS, LEAST_STEP = 0.9, 1 / 64  # of the change; of the share of a step that is taken
+HALF = 0.5  # of the fall of the changes that a step promises
+GROWS, LEAST_STEP = 1.5, 1 / 64  # of the share of a step that is taken
+NEIGHBOURS = 0.05  # seconds to either side of a stamp that take steps as short
 JITTER = 1e-8  # relative, that each step adds to what networks remember, against singular covariances
 MOST_ROWS = 1500  # that noise is estimated from
 PARTS = 5  # of a long recording, from which these are taken
@@ -37,24 +40,36 @@ class Iteration(NamedTuple):
 def iterate(problem: Problem, nominal: list[Nominal], noise: Noise, most: int) -> Iteration:
     """Gauss-Newton on the trajectories of all runs.
 
-    Friction that remembers where it reversed has kinks where a joint is stationary. States there may go to and fro for
-    ever; that is no reason to go on if all others have converged.
+    Friction that remembers where it reversed has kinks where a joint reverses. States there go to and fro with full
+    steps. Each stamp therefore has its own share of a step, which halves where changes do not shrink and its
+    neighbours share. States that still go to and fro are no reason to go on if all others have converged.
     """
-    share, before, at = 1.0, np.inf, Iteration(nominal)
+    shares, before = [np.ones(len(n.q)) for n in nominal], [np.full(len(n.q), np.inf) for n in nominal]
+    at = Iteration(nominal)
     for count in range(1, most + 1):
         moves = [smooth_linear(linearise(problem, k, part).linear(noise)) for k, part in enumerate(at.nominal)]
-        sizes = np.concatenate([_sizes(found, problem.system) for found in moves])
-        change = float(sizes.max())
+        sizes = [_sizes(found, problem.system) for found in moves]
+        change = float(max(own.max() for own in sizes))
         if not np.isfinite(change):
             raise ValueError("smooth: the estimate is not finite: is the noise that was given far too small?")
-        share = max(share / 2, LEAST_STEP) if change > SHRINKS * before else min(2 * share, 1.0)
-        before, nominal = change, []
-        for part, found, run in zip(at.nominal, moves, problem.runs, strict=True):
-            nominal.append(problem.system.remembered(problem.system.moved(part, share * found.mean), run))
-        at = Iteration(nominal, count, change, float(np.mean(sizes > RESTLESS)))
+        shares = [_share(*parts) for parts in zip(shares, sizes, before, problem.runs, strict=True)]
+        before, nominal = sizes, []
+        for part, found, run, share in zip(at.nominal, moves, problem.runs, shares, strict=True):
+            nominal.append(problem.system.remembered(problem.system.moved(part, share[:, None] * found.mean), run))
+        at = Iteration(nominal, count, change, float(np.mean(np.concatenate(sizes) > RESTLESS)))
         if change < STILL or (count >= LEAST_ITERATIONS and at.converged):
             break
     return at
+
+
+def _share(share: np.ndarray, size: np.ndarray, before: np.ndarray, run: Run) -> np.ndarray:
+    """The share of a step that each stamp takes, by its share, and by its change now and before."""
+    stuck = (size > (1 - HALF * share) * before) & (size > RESTLESS)  # of a smooth problem 1 - share remains
+    own = np.where(stuck, np.maximum(share / 2, LEAST_STEP), np.minimum(GROWS * share, 1.0))
+    if len(own) < 3:
+        return own
+    width = 2 * round(NEIGHBOURS / float(np.median(np.diff(run.time)))) + 1
+    return uniform_filter1d(minimum_filter1d(own, width), width)
 
 
 def _sizes(found: Estimates, system: RobotSystem) -> np.ndarray:

@@ -8,8 +8,8 @@ import pytest
 
 from knuckle import robots, sysid
 from knuckle.sysid.base_parameters import inertial
-from knuckle.sysid.changes.report import changed_section, data
 from knuckle.sysid.regression.fitted import with_inertial
+from knuckle.sysid.report.changed import changed_section, data
 
 from ..regression.driven import fourier, log, rubbing
 

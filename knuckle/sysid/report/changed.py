@@ -67,5 +67,8 @@ def changed_section(changed: Mapping[str, Any] | None) -> str:
         (escape(row["joint"]), *(f"{x:.3g}" for k, x in row.items() if k != "joint"))
         for row in changed["torque_residuals"]
     ]
-    parts += ["<p>Torque residuals, root mean squares [N m or N]:</p>", table(ERROR_HEAD, rows, "tnnn")]
+    parts += [
+        "<p>Torque residuals, root mean squares (N m of hinges, N of slides):</p>",
+        table(ERROR_HEAD, rows, "tnnn"),
+    ]
     return section("What changed", *parts, listed(changed["notes"]))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from knuckle.sysid.changes.report import changed_section
 from knuckle.sysid.findings import Finding
 from knuckle.sysid.numbers import answer_data, as_text, plain_data
 from knuckle.sysid.regression.checks import UNEXPLAINED, error_notes, scale_notes
 from knuckle.sysid.regression.result import Quantity, Regression
-from knuckle.sysid.report.answer import Answer, Level, torque_sentence
-from knuckle.sysid.report.html import section, table
-from knuckle.sysid.report.page import write_whole
+from knuckle.sysid.report.answer import Answer, Level, motion_warnings, torque_sentence
+from knuckle.sysid.report.changed import changed_section
+from knuckle.sysid.report.files import write_whole
+from knuckle.sysid.report.quality import Quality, qualities
 from knuckle.sysid.report.sections import (
     answer_section,
     base_section,
@@ -26,6 +26,7 @@ from knuckle.sysid.report.sections import (
     frame,
     notes_section,
     parameters_section,
+    quality_section,
     source_of,
     torque_section,
 )
@@ -67,13 +68,14 @@ def write_regression(
 def summarise_regression(found: Regression, fit: Fit | None = None) -> Answer:
     """Verdict, warnings, errors and parameters of a regression, and of the roll-outs of the fit that it is part of."""
     warnings = [*scale_notes(found.problem.design, found.layout), *error_notes(found.errors)]
-    unexplained = sum(e.held_out > UNEXPLAINED * max(e.effort, 1e-12) for e in found.errors)
+    unexplained = sum(e.held_out > UNEXPLAINED * e.size for e in found.errors)
     lost = unexplained == len(found.errors)
-    sentences = [torque_sentence(found.errors)]
+    sentences, quality = [torque_sentence(found.errors)], []
     if fit is not None:
-        warnings = list(dict.fromkeys([*fit.warnings(), *warnings]))
+        warnings = list(dict.fromkeys([*fit.warnings(), *motion_warnings(fit), *warnings]))
         lost = lost or fit.is_doubtful
-        sentences.append(_motion_sentence(fit))
+        quality = [] if fit.held_out is None else qualities(fit, fit.noise)
+        sentences.append(_motion_sentence(fit, quality))
     level: Level = "bad" if lost else "care" if warnings else "good"
     friction = {term for terms in found.terms.values() for term in terms}
     chosen = f"Cross-validation chose friction with {', '.join(sorted(friction))}." if friction else ""
@@ -86,6 +88,7 @@ def summarise_regression(found: Regression, fit: Fit | None = None) -> Answer:
         [line for line in (*sentences, chosen, repaired) if line],
         warnings,
         [] if fit is None else fit.left_out,
+        quality=quality,
         torques=torques,
         base=[estimate(q) for q in found.base],
         parameters=[estimate(q) for q in known],
@@ -93,15 +96,11 @@ def summarise_regression(found: Regression, fit: Fit | None = None) -> Answer:
     )
 
 
-def _motion_sentence(fit: Fit) -> str:
-    held_out = fit.held_out
-    if held_out is None:
+def _motion_sentence(fit: Fit, quality: Sequence[Quality]) -> str:
+    if fit.held_out is None:
         return ""
-    errors = ", ".join(
-        f"{key} {held_out.text(key, held_out.before[key])} -> {held_out.text(key, held_out.after[key])}"
-        for key in held_out.after
-    )
-    return f"Roll-outs over {held_out.horizon:.3g} s of held-out data, error before -> after: {errors}."
+    errors = ", ".join(row.change for row in quality)
+    return f"Roll-outs over {fit.held_out.horizon:.3g} s of held-out data, error before -> after: {errors}."
 
 
 def _is_unseen(found: Regression, name: str) -> bool:
@@ -180,14 +179,14 @@ def page(
     assert answer.torques is not None
     words = (
         f"Root mean squares below {found.cutoff:.3g} Hz. Held out: by cross-validation over blocks, or on held-out "
-        f"logs. Described: before the fit, on training data. Efforts are {1e3 * found.delay:.3g} ms late. Effort: its "
+        f"logs. Described: before the fit, on training data. {_lateness(found.delay)}Effort: its "
         f"standard deviation. Intervals: block jackknife, {found.blocks} blocks of {found.block:.2g} s."
     )
     parts = [
         answer_section(answer),
         changed_section(about.get("changed")),
         torque_section(found.errors, answer.torques.curves, escape(words)),
-        "" if fit is None else _motion(fit),
+        "" if fit is None else _motion(fit, answer),
         base_section(answer),
         parameters_section(answer),
         notes_section(notes),
@@ -197,20 +196,23 @@ def page(
     return frame(found.model.name, header, parts, str(about.get("knuckle", "")))
 
 
-def _motion(fit: Fit) -> str:
+def _lateness(delay: float) -> str:
+    if not delay:
+        return ""
+    return f"Efforts are stamped {1e3 * abs(delay):.3g} ms {'late' if delay > 0 else 'early'}, which is set right. "
+
+
+def _motion(fit: Fit, answer: Answer) -> str:
     """Errors of roll-outs on held-out data."""
     held_out = fit.held_out
     if held_out is None:
         return ""
-    rows = [
-        (escape(key), *(held_out.text(key, errors[key]) for errors in (held_out.before, held_out.after)))
-        for key in held_out.after
-    ]
     words = (
-        f"<p>{held_out.pieces} segments of {held_out.horizon:.3g} s, simulated with the measured torques from "
-        f"{escape(held_out.initial_states)}, by the description and by the fit. Root mean squares, SI units.</p>"
+        f"Root mean squares of {held_out.pieces} segments of {held_out.horizon:.3g} s, simulated with the measured "
+        f"torques from {escape(held_out.initial_states)}, by the description and by the fit. Noise: standard deviation "
+        "as the log itself shows it."
     )
-    return section("Motion error on held-out data", words, table(("channel", "before", "after"), rows, "tnn"))
+    return quality_section(answer, words, "Motion error on held-out data")
 
 
 def _curves(found: Regression) -> list[TorqueCurve]:
