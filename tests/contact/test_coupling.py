@@ -1,5 +1,7 @@
 """The three spaces of Newton's step are one operator: of the rows, of the joints, and along the tree of links."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,8 +90,8 @@ def test_spaces_are_one_operator(make, most, tmp_path):
         for coupling in couplings:
             system = System(coupling, R, u, laws)
             step, solution = newton_step(system, r, u, scales), refined_solution(system, at, scales, rhs)
-            found = coupling.velocity(r), coupling.diagonal(), (coupling.joint_velocity(r)[:, None],), step, solution
-            results.append([joined(x) for x in found])
+            found: list[Any] = [coupling.velocity(r), coupling.diagonal(), step, solution]
+            results.append([coupling.joint_velocity(r), *(joined(x) for x in found)])
         return results
 
     size = len(spaces(model, jnp.asarray(model.reference), most)[1].A)
