@@ -154,6 +154,13 @@ FITS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "docs/regression.md": {
+        "An effort of exactly 0 throughout is a measurement if the joint swings freely": (
+            SYSID + "regression/test_underactuated.py::test_an_effort_of_zero_that_holds_a_weight_was_not_measured",
+            SYSID + "regression/test_underactuated.py::test_masses_do_not_vanish_where_a_joint_is_not_driven",
+        ),
+        "Its residuals therefore count as those of links as heavy as the description's": (
+            SYSID + "regression/test_underactuated.py::test_masses_do_not_vanish_where_a_joint_is_not_driven",
+        ),
         "with 95 % intervals, and notes": (LISTS,),
         '"diverges" means beyond ten times the spread of the data': ("knuckle.sysid.held_out:DIVERGED=10",),
         "the held-out torque error rises by at most 2 %": (

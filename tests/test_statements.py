@@ -71,6 +71,11 @@ STATEMENTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "docs/contact.md": {
+        "at most 16 rows, or `InteriorPoint`": (
+            "knuckle.contact.couple:FEW_ROWS=16",
+            CONTACT + "test_coupling.py::test_the_space_is_chosen_by_what_couples",
+        ),
+        "R below 1e-12 of a row's inverse mass": ("knuckle.contact.system:LEAST_SOFTNESS=1e-12",),
         "`run.contact` holds everything about the contacts": (LISTS,),
         "to a residual of `tolerance` [m/s]": (
             CONTACT + "test_search.py::test_every_problem_is_solved_to_the_tolerance",
