@@ -26,6 +26,7 @@ from knuckle.native import compile as native_compiler
 TESTS = Path(__file__).parent
 MANY_SHORT_PROGRAMS = ("contact", "dynamics", "test_simulate_gradients.py")  # folders and files
 LONG_PROGRAMS = ("contact/test_closed_forms.py",)
+LONGEST = ("test_cli_ray", "test_distributed")  # files
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -43,6 +44,11 @@ else:
 gc.set_threshold(100_000, 20, 10)
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for Ray come first: at the end one of them would leave the other workers idle."""
+    items.sort(key=lambda item: not item.path.name.startswith(LONGEST))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from knuckle import spatial
-from knuckle.native import lanes
 
 FEWEST_LANES = 8  # blocks, from which on a loop pays
 Result = TypeVar("Result")
@@ -68,6 +67,8 @@ def over_blocks(function: Callable[..., Result], *arguments: Any) -> Result:
     counts = {len(leaf) for leaf in jax.tree.leaves(arguments)}
     if len(counts) != 1 or min(counts) < FEWEST_LANES:
         return function(*arguments)
+
+    from knuckle.native import lanes  # slow to import
 
     def of_one(*rows):
         return jax.tree.map(lambda x: x[0], function(*jax.tree.map(lambda x: x[None], rows)))
