@@ -204,7 +204,7 @@ class Between(Law):
 
     def slopes(self, r, u, scale):
         aim = (u - scale[:, None] * r)[:, 0]
-        free = jnp.where((self.lower < aim) & (aim < self.upper), 1.0, 0.0)
+        free = ((self.lower < aim) & (aim < self.upper)).astype(aim.dtype)
         return Slopes((scale * free)[:, None, None], (1 - free)[:, None, None])
 
     def margin(self, r, u, scale):
@@ -224,7 +224,7 @@ class Bounded(Law):
 
     def slopes(self, r, u, scale):
         aim = (scale[:, None] * r - u)[:, 0]
-        sticking = jnp.where(jnp.abs(aim) < scale * self.bound, 1.0, 0.0)
+        sticking = (jnp.abs(aim) < scale * self.bound).astype(aim.dtype)
         return Slopes((scale * (1 - sticking))[:, None, None], sticking[:, None, None])
 
     def admissible(self, r):

@@ -245,7 +245,9 @@ class ContactModel(eqx.Module):
 
         def solved(push: Push, law: Law, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
             """The system under a law, what was found, and r, u and v with their derivatives."""
-            system = System.of(coupling, R, self._velocities(model, scene, push, v_free), (law, *joint_laws))
+            parts = R, self._velocities(model, scene, push, v_free), (law, *joint_laws)
+            parts = jax.tree.map(lambda x: x.astype(v_free.dtype), parts)  # numbers of the contact model may be wider
+            system = System.of(coupling, *parts)
             found = self.solve(system, start)
             r = checkpoint_name(jax.lax.stop_gradient(found.impulse), KEPT)
             contact, joint = r[: push.aim.size].reshape(push.aim.shape), r[push.aim.size :]

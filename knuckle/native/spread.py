@@ -100,7 +100,7 @@ def evaluate(*arguments: Any, jaxpr: ClosedJaxpr, flags: tuple[bool, ...], count
 
 @lanes_p.def_abstract_eval
 def _abstract_eval(*avals: Any, jaxpr: ClosedJaxpr, flags: tuple[bool, ...], count: int):
-    return [ShapedArray((count, *aval.shape), aval.dtype) for aval in jaxpr.out_avals]
+    return [ShapedArray((count, *aval.shape), aval.dtype, weak_type=aval.weak_type) for aval in jaxpr.out_avals]
 
 
 def _jvp(primals, tangents, *, jaxpr: ClosedJaxpr, flags: tuple[bool, ...], count: int):

@@ -153,3 +153,19 @@ def test_steps_and_gradients_are_the_same_in_all_spaces(with_each_other, tmp_pat
             expected, expected_slope = rows(at)
         np.testing.assert_allclose(value, expected, atol=1e-9)
         np.testing.assert_allclose(slope, expected_slope, atol=1e-6 * float(np.abs(expected_slope).max()))
+
+
+def test_a_model_of_single_precision_stays_so(tmp_path):
+    """In native code the numbers of the contact model are arguments of double precision."""
+    model = jax.tree.map(lambda x: np.asarray(x, np.float32), crawler(tmp_path))
+    state = kn.State(np.asarray(model.reference), np.zeros(model.nv, np.float32))
+    run = kn.rollout(
+        model,
+        state,
+        dt=np.float32(0.004),
+        steps=60,
+        contact=Impulse(tolerance=1e-4),
+        native=True,  # type: ignore
+    )
+    assert run.contact is not None and run.q.dtype == np.float32
+    assert bool(run.contact.converged.all()) and np.all(np.isfinite(run.q))

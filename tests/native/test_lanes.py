@@ -209,3 +209,9 @@ def test_derivatives_are_loops_over_lanes_too():
                 agree(run(rows, shared), wanted)
     text = str(jax.make_jaxpr(jax.grad(lambda *a: total(native.lanes, *a)))(rows, shared))
     assert text.count("native_lanes[") >= 2
+
+
+def test_types_are_those_of_vmap():
+    """A number without a type of its own takes that of what it meets, after lanes too."""
+    x = jnp.ones(9, jnp.float32)
+    assert (native.lanes(lambda v: jnp.where(v > 0, 1.0, 0.0))(x) * x).dtype == jnp.float32
