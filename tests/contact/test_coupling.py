@@ -159,13 +159,7 @@ def test_a_model_of_single_precision_stays_so(tmp_path):
     """In native code the numbers of the contact model are arguments of double precision."""
     model = jax.tree.map(lambda x: np.asarray(x, np.float32), crawler(tmp_path))
     state = kn.State(np.asarray(model.reference), np.zeros(model.nv, np.float32))
-    run = kn.rollout(
-        model,
-        state,
-        dt=np.float32(0.004),
-        steps=60,
-        contact=Impulse(tolerance=1e-4),
-        native=True,  # type: ignore
-    )
+    dt, contact = jnp.asarray(0.004, jnp.float32), Impulse(tolerance=1e-4)
+    run = kn.rollout(model, state, dt=dt, steps=60, contact=contact, native=True)
     assert run.contact is not None and run.q.dtype == np.float32
     assert bool(run.contact.converged.all()) and np.all(np.isfinite(run.q))
