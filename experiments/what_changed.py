@@ -4,7 +4,9 @@ Simulated: two logs of 30 s of the built-in seven-joint arm with different motio
 over 0.2 s, masses that are up to 30 % off the description, and friction of each joint that drifts by up to 5 %. One of
 six things happens between the logs. Real: a UR10e (Mamedov and Mikhel 2020) with and without a load of 2.805 kg; all
 pairs of logs without load; changes added to the torques and positions of logs without load.
-Run: python experiments/what_changed.py [--quick]. Writes experiments/results/what_changed.{md,json}.
+Right is the planted change alone, or one that is said not to be told from it.
+Run: python experiments/what_changed.py [--quick] [--only PART,...]. Writes experiments/results/what_changed.{md,json};
+parts are simulated, gains, load, nothing and planted, and those not named are kept as they are.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ SECONDS, RATE = 30.0, 100.0
 NOISE, CORRELATION = 0.04, 0.2  # share of the effort's root mean square, [s]
 VISCOUS, COULOMB = 0.1, 0.1  # of the effort's root mean square: at 1 rad/s, and dry
 DRIFT = 0.05  # of friction between the logs, at most
-SEEDS, NOTHING_SEEDS, PLANTED_SEEDS = 5, 20, 1
+SEEDS, NOTHING_SEEDS, PLANTED_SEEDS = 5, 20, 6
 MASS, FRICTION, OFFSET, ZERO = 1.0, 1.3, 0.5, 0.05  # [kg], factor, of the joint's friction, [rad]
+MASSES, FRICTIONS = (0.5, 1.0, 2.0), (0.7, 1.3, 1.5)  # the same, planted in real logs
+OFFSETS, ZEROS = (0.4, 0.6, 0.8), (0.03, 0.05, 0.08)
 UNLOADED = (
     "20_02_05-20sec_12harm", "20_02_06-20sec_5harm", "20_02_10-30sec_12harm", "20_02_12-40sec_12harm",
     "20_02_19_14harm50sec",
@@ -54,16 +58,24 @@ class Case(NamedTuple):
     true: float  # mass of a payload, else NaN
     interval: tuple[float, float]
     notes: str
+    ties: list[tuple[str, str]] = []  # noqa: RUF012 (not changed): named as explanations that are as good
+
+    @property
+    def exact(self) -> bool:
+        return self.found == ([] if self.planted is None else [self.planted])
 
     @property
     def right(self) -> bool:
-        return self.found == ([] if self.planted is None else [self.planted])
+        """One change, which is the planted one or is said not to be told from it; or nothing."""
+        return self.exact or (len(self.found) == 1 and self.planted in self.ties)
 
 
 def judged(found: sysid.Changes, planted: tuple[str, str] | None, true: float, notes: str) -> Case:
     masses = [c["mass"] for c in found.changes if c.kind == "payload"]
     interval = (masses[0].lower, masses[0].upper) if masses else (np.nan, np.nan)
-    return Case(planted, [(c.kind, c.place) for c in found.changes], len(found.drifts), true, interval, notes)
+    pairs = [(c.kind, c.place) for c in found.changes]
+    ties = [tie for change in found.changes for tie in change.ties]
+    return Case(planted, pairs, len(found.drifts), true, interval, notes, ties)
 
 
 def motion(model: kn.Model, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -195,7 +207,8 @@ def real_load(names: Sequence[str]) -> dict[str, Any]:
     model, read = ur10e()
     rows = {}
     for name in names:
-        found = sysid.find_changes(model, read(name), read(LOADED), load={FLANGE: LOAD})
+        options = {"load": {FLANGE: LOAD}, "regression": _regression(name)}
+        found = sysid.find_changes(model, read(name), read(LOADED), **options)
         case = judged(found, ("payload", FLANGE), LOAD, str(found).splitlines()[0])
         rows[name] = {
             "right": case.right,
@@ -225,7 +238,8 @@ def real_nothing() -> list[Case]:
     pairs += [tuple(halves(model, read(name))) for name in UNLOADED[2:]]
     cases = []
     for before, after in pairs:
-        found = sysid.find_changes(model, before, after)
+        known = _regression(before.name) if before.name in UNLOADED else None
+        found = sysid.find_changes(model, before, after, regression=known)
         cases.append(judged(found, None, np.nan, f"{before.name}, {after.name}"))
         print(f"{cases[-1].notes}: {cases[-1].found or 'nothing'}", flush=True)
     return cases
@@ -233,35 +247,35 @@ def real_nothing() -> list[Case]:
 
 def planted_in(model: kn.Model, run: sysid.Recording, kind: str, rng: np.random.Generator):
     """A real log with a change added to its torques or positions, what it is, and the mass of a payload."""
-    fitted = _fitted(run.name)
+    fitted = _regression(run.name).plain_model()
     joint = int(rng.integers(model.nv))
     name, tau, q = model.joint_names[joint], run["tau"].values.copy(), run["q"].values.copy()
     qd, mass = run["qd"].values, np.nan
     friction = np.asarray(fitted.damping)[joint] * qd[:, joint]
     friction = friction + np.asarray(fitted.friction)[joint] * np.tanh(qd[:, joint] / 0.01)
     if kind == "friction":
-        tau[:, joint] += (FRICTION - 1) * friction
+        tau[:, joint] += (rng.choice(FRICTIONS) - 1) * friction
         planted = ("friction", name)
     elif kind == "offset":
-        tau[:, joint] += OFFSET * np.sqrt(np.mean(friction**2)) * rng.choice([-1, 1])
+        tau[:, joint] += rng.choice(OFFSETS) * np.sqrt(np.mean(friction**2)) * rng.choice([-1, 1])
         planted = ("offset", name)
     elif kind == "zero":
-        joint = int(rng.integers(1, 4))
-        q[:, joint] += ZERO
+        joint = int(rng.integers(1, 4))  # other wrists carry too little to show it, the first joint is vertical
+        q[:, joint] += rng.choice(ZEROS) * rng.choice([-1, 1])
         planted = ("zero", model.joint_names[joint])
     else:
         link = model.link_names[-1] if kind == "payload on hand" else model.link_names[int(rng.integers(2, 5))]
-        mass, planted = MASS, ("payload", link)
-        body = with_payload(model, link, payload(MASS, 0.08 * rng.normal(size=3)))
+        mass, planted = float(rng.choice(MASSES)), ("payload", link)
+        body = with_payload(model, link, payload(mass, 0.08 * rng.normal(size=3)))
         qdd = np.gradient(qd, run.time, axis=0)
         tau += rigid_torques(body, q, qd, qdd) - rigid_torques(model, q, qd, qdd)
     return sysid.Recording.of(model, run.time, q=q, qd=qd, tau=tau, name=f"{run.name} with {kind}"), planted, mass
 
 
 @cache
-def _fitted(name: str) -> kn.Model:
+def _regression(name: str) -> sysid.Regression:
     model, read = ur10e()
-    return sysid.regress(model, read(name)).plain_model()
+    return sysid.regress(model, read(name))
 
 
 def real_planted(seeds: int) -> list[Case]:
@@ -272,19 +286,29 @@ def real_planted(seeds: int) -> list[Case]:
             rng = np.random.default_rng(31 * k + seed)
             first, second = rng.choice(len(UNLOADED), size=2, replace=False)
             after, planted, mass = planted_in(model, read(UNLOADED[second]), kind, rng)
-            found = sysid.find_changes(model, read(UNLOADED[first]), after)
+            known = _regression(UNLOADED[first])
+            found = sysid.find_changes(model, read(UNLOADED[first]), after, regression=known)
             cases.append(judged(found, planted, mass, f"{UNLOADED[first]}, {after.name}"))
-            print(f"{cases[-1].notes}: {'right' if cases[-1].right else 'WRONG'}: {found.changes}", flush=True)
+            said = "right" if cases[-1].exact else "tie" if cases[-1].right else "WRONG"
+            print(f"{cases[-1].notes}: {said}: {planted}: {'; '.join(map(str, found.changes))}", flush=True)
     return cases
 
 
-def experiment(quick: bool) -> dict[str, Any]:
+PARTS: dict[str, Callable[[], Any]] = {
+    "simulated": lambda: simulated(SEEDS, NOTHING_SEEDS),
+    "gains": lambda: simulated_gains(SEEDS),
+    "load": lambda: real_load(UNLOADED),
+    "nothing": real_nothing,
+    "planted": lambda: real_planted(PLANTED_SEEDS),
+}
+
+
+def experiment(quick: bool, parts: Sequence[str] = tuple(PARTS)) -> dict[str, Any]:
+    """Results of some parts, with the kept ones of the others."""
     if quick:
         return {"simulated": simulated(1, 1, ("payload on hand", "nothing"))}
-    found = {"simulated": simulated(SEEDS, NOTHING_SEEDS), "gains": simulated_gains(SEEDS)}
-    found["load"] = real_load(UNLOADED)
-    found["nothing"], found["planted"] = real_nothing(), real_planted(PLANTED_SEEDS)
-    return found
+    made = {name: PARTS[name]() for name in parts}
+    return made if len(made) == len(PARTS) else {**kept_results(), **made}
 
 
 def claims(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -319,6 +343,7 @@ def _real_claims(found: dict[str, Any]) -> list[dict[str, Any]]:
         inside += _agreement(*ends[np.isfinite(ends[:, 0])].T).tolist()
     alarms = np.mean([not c.right for c in found["nothing"]])
     planted = np.mean([c.right for c in found["planted"]])
+    exact = np.mean([c.exact for c in found["planted"]])
     shared, gains = upper.min() - lower.max(), np.mean(inside)
     return [
         _claim("UR10e: a payload at the flange and nothing else, from each log without load", right, "= 1", right == 1),
@@ -329,7 +354,9 @@ def _real_claims(found: dict[str, Any]) -> list[dict[str, Any]]:
         _claim("UR10e: differences of drive gains between pairs within their 95 % interval", gains, ">= 0.9",
                gains >= 0.9),
         _claim("UR10e without load, other days and halves: false alarms", alarms, "<= 0.05", alarms <= 0.05),
-        _claim("UR10e, planted in logs without load: right answer", planted, ">= 0.9", planted >= 0.9),
+        _claim("UR10e, planted in logs without load: right answer, or named in a tie", planted, ">= 0.9",
+               planted >= 0.9),
+        _claim("UR10e, planted in logs without load: right answer alone", exact, ">= 0.7", exact >= 0.7),
     ]  # fmt: skip
 
 
@@ -359,7 +386,8 @@ def table(found: dict[str, Any]) -> str:
             lines.append(f"| {name} | {middle:.3f} +- {half:.3f} | " + " | ".join(cells) + " |")
         for title, cases in (("UR10e without load", found["nothing"]), ("UR10e, planted", found["planted"])):
             wrong = [f"{c.notes}: {c.found or 'nothing'}" for c in cases if not c.right]
-            lines += ["", f"{title}: {len(cases)} pairs, {len(cases) - len(wrong)} right."]
+            ties = sum(c.right and not c.exact for c in cases)
+            lines += ["", f"{title}: {len(cases)} pairs, {len(cases) - len(wrong)} right, {ties} of these in a tie."]
             lines += [f"Wrong: {'; '.join(wrong)}." for _ in wrong[:1]]
     lines += ["", "| claim | measured | wanted | holds |", "|---|--:|---|---|"]
     for c in claims(found):
@@ -376,24 +404,33 @@ def restored(kept: dict[str, Any]) -> dict[str, Any]:
 
     def cases(rows: list) -> list[Case]:
         return [
-            Case(p and tuple(p), [tuple(f) for f in found], n, true, (lower, upper), notes)
-            for p, found, n, true, (lower, upper), notes in rows
+            Case(p and tuple(p), [tuple(f) for f in found], n, true, (lower, upper), notes, [tuple(t) for t in rest[0]])
+            for p, found, n, true, (lower, upper), notes, *rest in ([*row, []][:7] for row in rows)
         ]
 
     simulated = {kind: cases(rows) for kind, rows in kept["simulated"].items()}
     return {**kept, "simulated": simulated, "nothing": cases(kept["nothing"]), "planted": cases(kept["planted"])}
 
 
+def kept_results() -> dict[str, Any]:
+    return restored(json.loads((RESULTS / "what_changed.json").read_text()))
+
+
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed of the simulated arm, nothing written")
+    parser.add_argument("--only", help=f"parts that are run, among {', '.join(PARTS)}; others are kept")
     parser.add_argument("--again", action="store_true", help="tables and claims of the results that are there")
     options = parser.parse_args(arguments)
     if options.again:
-        found = restored(json.loads((RESULTS / "what_changed.json").read_text()))
+        found = kept_results()
     else:
+        parts = tuple(PARTS) if options.only is None else tuple(options.only.split(","))
+        unknown = [part for part in parts if part not in PARTS]
+        if unknown:
+            parser.error(f"--only: there is no part {unknown[0]}; there are {', '.join(PARTS)}")
         with jax.enable_x64(True):
-            found = experiment(options.quick)
+            found = experiment(options.quick, parts)
     print(table(found))
     if not options.quick:
         RESULTS.mkdir(exist_ok=True)

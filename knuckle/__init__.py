@@ -7,6 +7,7 @@ from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
 from knuckle.linear_map import linearize
 from knuckle.model import (
     Connect,
+    ContactPair,
     Frame,
     Link,
     Mimic,
@@ -28,6 +29,7 @@ from knuckle.model import (
 )
 from knuckle.model.export import save
 from knuckle.model.load import load
+from knuckle.prescribed import Path, PathFunction
 from knuckle.simulate import Trajectory, rollout, step, tap_values
 from knuckle.tap_list import list_taps
 from knuckle.taps import Augment, Blueprint, previous
@@ -44,6 +46,7 @@ __all__ = [
     "Augment",
     "Blueprint",
     "Connect",
+    "ContactPair",
     "ExplicitEuler",
     "Fit",
     "Frame",
@@ -53,6 +56,8 @@ __all__ = [
     "Link",
     "Mimic",
     "Model",
+    "Path",
+    "PathFunction",
     "Prior",
     "Recording",
     "SemiImplicitEuler",

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import knuckle as kn
+from knuckle.contact.softness import deepest_rest
 
 out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -22,6 +23,7 @@ ROBOT_OR_HYBRID = "A built-in robot, or the path of a URDF, MJCF or .knuckle fil
 FLOATING = "Free or fix the base; by default as in the file."
 REPAIR_INERTIA = "Repair inertia that no real body can have, and say where."
 FORCE = "Replace files in the folder that no command of knuckle wrote."
+SOFT = 1e-3  # [m]; MuJoCo's default is 0.2 mm
 BY_FILE = "by default as a .knuckle file says, or none"
 
 
@@ -152,8 +154,46 @@ def chosen(file: kn.Hybrid, contact: Touching | None, integrator: Method | None 
     stepped = file.integrator if integrator is None else METHODS[integrator]
     able = tuple(type(METHODS[name]) for name in WITH_CONTACT)
     if touching is not None and stepped is not None and not isinstance(stepped, able):
-        raise ValueError(f"contact needs --integrator {' or '.join(WITH_CONTACT)}, got {type(stepped).__name__}")
+        methods = " or ".join(WITH_CONTACT)
+        raise ValueError(f"contact needs --integrator {methods}, got {type(stepped).__name__}; or --contact none")
     return kn.Hybrid(file.model, file.blueprint, touching, stepped, file.dt, calibration=file.calibration)
+
+
+def step_of(file: kn.Hybrid) -> float:
+    """The time step of a .knuckle file, else of the robot's description, else 1 ms [s]."""
+    return file.dt or file.model.timestep or 1e-3
+
+
+def held_by_contact(model: kn.Model) -> list[str]:
+    """What a model was described with that holds only with a contact model."""
+    topology = model.topology
+    kinds = {
+        "contact": _may_touch(model),
+        "joint limits": bool(topology.limited),
+        "equality constraints": any(model.equalities.active),
+        "dry joint friction (smooth instead)": bool(topology.rubbing),
+    }
+    return [kind for kind, there in kinds.items() if there]
+
+
+def soft_contact(model: kn.Model) -> str:
+    """In words, that a file asks for contact that is clearly soft in MuJoCo; empty if it does not."""
+    try:
+        depth = deepest_rest(model)
+    except ValueError:  # some shapes have no test
+        return ""
+    if depth < SOFT:
+        return ""
+    return (
+        f"the file's solref and solimp let a body rest about {1e3 * depth:.2g} mm deep in MuJoCo; contact here is rigid"
+    )
+
+
+def _may_touch(model: kn.Model) -> bool:
+    try:
+        return bool(kn.contact.contact_pairs(model))
+    except ValueError:  # some shapes have no test
+        return True
 
 
 def _read(path: Path, floating: bool | None, repair_inertia: bool) -> kn.Model:

@@ -24,9 +24,12 @@ from knuckle.cli_common import (
     chosen,
     columns,
     fail,
+    held_by_contact,
     out,
     plain,
     read_hybrid,
+    soft_contact,
+    step_of,
 )
 from knuckle.cli_folder import check_not_strange, mark_written
 from knuckle.cli_logs import Reading, recordings_of, show_logs
@@ -112,6 +115,9 @@ def export(
             _refuse_delay(hybrid, target, without_delay)
             if target.suffix == ".c":
                 written = _export_c(hybrid, target, dt, force)
+                lacking = [] if hybrid.contact else held_by_contact(hybrid.model)
+                if lacking:
+                    out.print(f"[yellow]note:[/] without --contact these do not hold: {', '.join(lacking)}")
             else:
                 if (dt, contact, integrator) != (None, None, None):
                     raise ValueError(f"--dt, --contact and --integrator are for a .c file, not {target}")
@@ -144,7 +150,7 @@ def _refuse_networks(hybrid: kn.Hybrid, target: Path) -> None:
 
 def _export_c(hybrid: kn.Hybrid, target: Path, dt: float | None, force: bool) -> Path:
     """The step as C, with header, example and CMake file beside it, in the folder of the target."""
-    dt = dt if dt is not None else hybrid.dt or 1e-3
+    dt = dt if dt is not None else step_of(hybrid)
     if not (math.isfinite(dt) and dt > 0):
         raise ValueError(f"--dt must be a positive number of seconds, got {dt:g}")
     model = hybrid.model
@@ -196,6 +202,15 @@ def _print_extras(model: kn.Model) -> None:
     for name, items in extras.items():
         if items:
             out.print(f"{name}: {plain(', '.join(items))}")
+    own = model.geometry.pairs
+    if len(own):
+        ends = (f"{model.geometry.names[a]}|{model.geometry.names[b]}" for a, b in zip(own.a, own.b, strict=True))
+        out.print(f"contact pairs with settings of their own: {plain(', '.join(ends))}")
+    soft = soft_contact(model)
+    if soft:
+        out.print(soft)
+    if model.timestep is not None:
+        out.print(f"the file asks for steps of {model.timestep:g} s by {model.integrator}")
 
 
 def _fittable(model: kn.Model, contact) -> str:
@@ -206,7 +221,8 @@ def _fittable(model: kn.Model, contact) -> str:
     found = fittable(model, contact)
     for name in found:
         owner, _, family = name.rpartition(".")
-        families.setdefault(name if owner in ("world", "contact") else f"*.{family}", []).append(name)
+        alone = owner.partition(".")[0] in ("world", "contact")
+        families.setdefault(name if alone else f"*.{family}", []).append(name)
     rows = []
     for pattern, names in families.items():
         family, _ = found[names[0]]

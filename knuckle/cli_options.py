@@ -230,7 +230,9 @@ Loss = Annotated[
         "that roll-outs judge and refine; else multiple shooting. torque: the regression alone.",
     ),
 ]
-Segment = Annotated[float | None, _option(COMPARED, "Seconds of a piece in multiple shooting; by default 0.5 or more.")]
+Segment = Annotated[
+    float | None, _option(COMPARED, "Seconds of a segment in multiple shooting; by default 0.5 or more.")
+]
 Robust = Annotated[Weighed, _option(COMPARED, "What measurements far off count; squares: all alike.")]
 Noise = Annotated[
     list[str] | None,

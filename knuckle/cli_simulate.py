@@ -16,26 +16,29 @@ import knuckle as kn
 from knuckle import cli_options as o
 from knuckle.cli_begin import controls, driven, logged, start
 from knuckle.cli_common import (
-    BY_FILE,
     FLOATING,
     FORCE,
-    METHODS,
     REPAIR_INERTIA,
     ROBOT_OR_HYBRID,
+    TOUCHING,
     Method,
     Touching,
     chosen,
     err,
     fail,
+    held_by_contact,
     out,
     plain,
     read_hybrid,
+    soft_contact,
+    step_of,
 )
 from knuckle.cli_folder import made_folder
 from knuckle.cli_logs import Reading
 from knuckle.cli_results import HYBRID
 from knuckle.cli_write import FILES, compare, write
 from knuckle.contact.resolve import ContactModel
+from knuckle.integrate import nearest_to_file
 from knuckle.simulate import first_not_finite
 
 if TYPE_CHECKING:
@@ -64,13 +67,16 @@ def simulate(
     time: Annotated[
         float | None, typer.Option(help="Simulated time in s; by default as long as the log of --control, or 5.")
     ] = None,
-    dt: Annotated[float | None, typer.Option(help="Time step in s; by default a .knuckle file's, or 0.001.")] = None,
+    dt: Annotated[float | None, typer.Option(help="Time step in s; by default the file's, or 0.001.")] = None,
     integrator: Annotated[
-        Method | None, typer.Option(help="How a step is taken; by default as a .knuckle file says, or semi-implicit.")
+        Method | None, typer.Option(help="How a step is taken; by default as the file says, or semi-implicit.")
     ] = None,
     contact: Annotated[
         Touching | None,
-        typer.Option(help=f"How bodies touch, and whether joint limits and equalities hold; {BY_FILE}."),
+        typer.Option(
+            help="How bodies touch, and how joint limits, equalities and dry friction hold; by default as a .knuckle "
+            "file says, or impulse if the robot has any of them."
+        ),
     ] = None,
     q: Annotated[str | None, typer.Option(help="Coordinates at the start: nq numbers with commas between.")] = None,
     qd: Annotated[str | None, typer.Option(help="Velocities at the start: nv numbers with commas between.")] = None,
@@ -103,13 +109,13 @@ def simulate(
     """Simulate a robot, with the networks of a .knuckle file, and write its trajectory (npz, csv) and a plot."""
     with jax.enable_x64(True):
         try:
-            hybrid = _simulated(robot, floating, repair_inertia, integrator, contact)
+            hybrid, differs = _simulated(robot, floating, repair_inertia, integrator, contact)
             model = hybrid.model
             reading = Reading(column, ignore, units, quaternion, rate, max_bytes, shift, gain, currents)
             known = hybrid.calibration
             log = logged(model, control, q is not None or keyframe is not None, reading, known)
             _check_used(reading, log)
-            dt = hybrid.dt or 1e-3 if dt is None else dt
+            dt = step_of(hybrid) if dt is None else dt
             steps = _steps(time if time is not None else 5.0 if log is None else log.duration, dt)
             state = start(model, q, qd, keyframe, log)
             if log is None:
@@ -120,7 +126,7 @@ def simulate(
             folder = made_folder(folder or Path("runs") / _name(robot), FILES, force)
         except (ValueError, OSError) as error:
             fail(str(error))
-        _announce(hybrid, state)
+        _announce(hybrid, state, dt, differs)
         run = _simulate(hybrid, state, table, dt)
         if len(run.motion.time) < 2:
             fail(f"{run.ended_by} at the first step: nothing is written", _code(run))
@@ -150,11 +156,20 @@ def _name(robot: str) -> str:
 
 def _simulated(
     robot: str, floating: bool | None, repair_inertia: bool, integrator: Method | None, contact: Touching | None
-) -> kn.Hybrid:
+) -> tuple[kn.Hybrid, str]:
+    """What is simulated, and how its integrator differs from the one that its file asks for."""
     file = read_hybrid(robot, floating, repair_inertia)
-    stepped = file.integrator or METHODS[Method.SEMI_IMPLICIT]
-    parts = kn.Hybrid(file.model, file.blueprint, file.contact, stepped, file.dt, calibration=file.calibration)
-    return chosen(parts, contact, integrator)
+    touching = file.contact
+    if contact is not None:
+        touching = TOUCHING[contact]
+    elif Path(robot).suffix != ".knuckle":
+        touching = kn.contact.default_contact(file.model)
+    nearest, differs = nearest_to_file(file.model, contact=touching is not None)
+    own = file.integrator is not None or integrator is not None
+    parts = kn.Hybrid(
+        file.model, file.blueprint, touching, file.integrator or nearest, file.dt, calibration=file.calibration
+    )
+    return chosen(parts, None, integrator), "" if own else differs
 
 
 def _check_used(reading: Reading, log: Recording | None) -> None:
@@ -183,26 +198,28 @@ def _steps(time: float, dt: float) -> int:
 
 
 def _check_pairs(model: kn.Model, contact: ContactModel | None) -> None:
-    """Raise if two shapes that may touch have no test."""
+    """Raise if two shapes that may touch have no test, or a rule of the contact model has no pair."""
     if contact is not None:
-        kn.contact.contact_pairs(model, self_collision=contact.self_collision)
+        contact.by_rule(model)
 
 
-def _announce(hybrid: kn.Hybrid, state: kn.State) -> None:
+def _announce(hybrid: kn.Hybrid, state: kn.State, dt: float, differs: str) -> None:
     model = hybrid.model
     out.print(
         f"[bold]{plain(model.name)}[/]: {len(model.link_names)} links, nq {model.nq}, nv {model.nv}, nu {model.nu}"
     )
+    touching = "no contact" if hybrid.contact is None else f"contact by {type(hybrid.contact).__name__}"
+    out.print(f"{type(hybrid.integrator).__name__}, dt = {dt:g} s, {touching}")
+    if differs:
+        out.print(f"[yellow]note:[/] the file asks for the integrator {model.integrator}; here {differs}")
     if hybrid.blueprint is not None:
         out.print(plain(repr(hybrid.blueprint)))
-    touching = any(a and b for a in model.geometry.contype for b in model.geometry.conaffinity)
-    ignored = [
-        *(["contact"] if touching else []),
-        *(["joint limits"] if np.isfinite(model.lower).any() or np.isfinite(model.upper).any() else []),
-        *(["equality constraints"] if any(model.equalities.active) else []),
-    ]
+    soft = soft_contact(model) if isinstance(hybrid.contact, kn.contact.Impulse) else ""
+    if soft:
+        out.print(f"[yellow]note:[/] {soft}")
+    ignored = held_by_contact(model)
     if ignored and hybrid.contact is None:
-        out.print(f"[yellow]note:[/] the model has {' and '.join(ignored)}, which only --contact enforces")
+        out.print(f"[yellow]note:[/] without contact these do not hold: {', '.join(ignored)}")
     still = _weightless_joints(model, state) if model.topology.weightless_tips else []
     if still:
         out.print(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from knuckle.dynamics import aba
 from knuckle.model.joints import difference, neutral
 from knuckle.model.model import Model
+from knuckle.prescribed import JointMotion
 from knuckle.taps import PLAIN, Taps
 from knuckle.tree import rows, sum_rows
 
@@ -95,12 +96,22 @@ class Loads(eqx.Module):
     wrench: Float[Array, "link 6"] | None = None
     force: Float[Array, " nv"] | None = None
     taps: Taps = eqx.field(static=True, default=PLAIN)
+    joints: JointMotion | None = None  # that follow paths
+    prescribed: Float[Array, " nv"] | None = None  # their accelerations over the step
 
     def with_impulses(self, wrench, momentum, dt) -> Loads:
         """These loads and impulses on links and joints, spread over dt."""
         if wrench is None and momentum is None:
             return self
-        return Loads(self.control, _sum(self.wrench, wrench, dt), _sum(self.force, momentum, dt), self.taps.again())
+        loads = _sum(self.wrench, wrench, dt), _sum(self.force, momentum, dt), self.taps.again()
+        return Loads(self.control, *loads, self.joints, self.prescribed)
+
+    def at_stage(self, number: int, q: Vec, qd: Vec) -> tuple[Loads, Vec, Vec]:
+        """These loads, q and qd with prescribed joints at the start (0), the middle (1) or the end (2) of the step."""
+        if self.joints is None:
+            return self, q, qd
+        q, qd, qdd = self.joints.at_stage(number, q, qd)
+        return Loads(self.control, self.wrench, self.force, self.taps, self.joints, qdd), q, qd
 
     def joint_force(self, model: Model, q: Vec, qd: Vec) -> Vec:
         actuator = self.taps("actuator/force", actuator_force(model, q, qd, self.control))
@@ -109,8 +120,12 @@ class Loads(eqx.Module):
         return force if self.force is None else force + self.force
 
     def acceleration(self, model: Model, q: Vec, qd: Vec) -> Vec:
-        qdd = aba(model, q, qd, self.joint_force(model, q, qd), self.wrench)
-        return self.taps.shifted("joint/acceleration", qdd)
+        qdd = aba(model, q, qd, self.joint_force(model, q, qd), self.wrench, self.prescribed)
+        return self._kept(model, self.taps.shifted("joint/acceleration", qdd))
+
+    def _kept(self, model: Model, qdd: Vec) -> Vec:
+        """Accelerations after networks, which do not act on joints that follow paths."""
+        return qdd if self.prescribed is None else jnp.where(model.topology.is_prescribed, self.prescribed, qdd)
 
     def implicit_acceleration(self, model: Model, q: Vec, qd: Vec, dt) -> tuple[Vec, Model]:
         """Mean acceleration over dt with springs, damping and servos taken at its end (linearly implicit).
@@ -123,8 +138,8 @@ class Loads(eqx.Module):
         learned = self.taps.damping()
         damping = damping if learned is None else damping + learned
         heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * damping + dt**2 * stiffness)
-        qdd = aba(heavier, q, qd, force - dt * stiffness * qd, self.wrench)
-        return self.taps.shifted("joint/acceleration", qdd), heavier
+        qdd = aba(heavier, q, qd, force - dt * stiffness * qd, self.wrench, self.prescribed)
+        return self._kept(model, self.taps.shifted("joint/acceleration", qdd)), heavier
 
 
 def _sum(load, impulse, dt):

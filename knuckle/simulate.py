@@ -21,6 +21,7 @@ from knuckle.contact.resolve import KEPT, ContactModel
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.model import Leaf, Model, State
+from knuckle.prescribed import Motion, Prescribed, as_paths, check_span, locked, motion_over, placed
 from knuckle.quantities import parameters_as_used, state_after, state_as_used, wrench_as_used
 from knuckle.taps import PLAIN, Blueprint, OpenTaps, Taps
 
@@ -55,10 +56,14 @@ def step(
     contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
     blueprint: Blueprint | None = None,
+    prescribed: Prescribed | None = None,
     time: float | Float[Array, ""] = 0.0,
     check: bool = False,
 ) -> State:
     """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin.
+
+    `prescribed`: paths by the name of a joint or of a mocap body (`Path`, `PathFunction`, a function of time, or
+    constant coordinates), which move as given from `time` to `time + dt`, push, and are not pushed.
 
     Without `control` that of the state acts (a keyframe's, see `Model.state`), or zero. Without `contact` bodies pass
     through each other, joints pass their limits and equalities do not hold. `blueprint` says which networks act inside
@@ -68,6 +73,10 @@ def step(
     options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
     given = as_arrays(state)
     _check_dt(dt, contact)
+    paths = as_paths(model, prescribed)
+    check_span(paths, time, time + dt)
+    model = locked(model, paths)
+    options["motion"] = motion_over(model, paths, time, dt, given.q.dtype, smooth=integrator.has_stages)
     if check:
         check_given(model, given)
     state = begin(model, given, blueprint, **options)
@@ -81,23 +90,39 @@ def step(
 
 
 def advance(
-    model: Model, state: State, control=None, *, dt, integrator, contact, wrench, taps: Taps = PLAIN, present=None
+    model: Model,
+    state: State,
+    control=None,
+    *,
+    dt,
+    integrator,
+    contact,
+    wrench,
+    taps: Taps = PLAIN,
+    present=None,
+    motion: Motion | None = None,
 ) -> tuple[State, Outcome | None]:
-    """`step`, and what the contacts did. `present`: see `ContactModel.resolve`."""
+    """`step`, and what the contacts did. `present`: see `ContactModel.resolve`; `motion`: of what follows paths."""
     state = as_arrays(state)
     _check_state(model, state)
+    bodies, joints = (None, None) if motion is None else (motion.bodies, motion.joints)
+    state = state if joints is None else joints.start(state)
+    model = placed(model, bodies)
     state = state_as_used(model, state, taps)
     control = taps("control", control_row(model, control, state))
     model = parameters_as_used(model, taps)
     loads = Loads(control, wrench_as_used(model, state, _wrench(model, wrench), taps), taps=taps)
+    if joints is not None:
+        loads = Loads(control, loads.wrench, taps=taps, joints=joints, prescribed=joints.acceleration(model.nv, dt))
     if contact is None:
-        return state_after(model, integrator.advance(model, loads, state, dt), taps), None
+        after, outcome = integrator.advance(model, loads, state, dt), None
+    else:
 
-    def motion(model: Model, wrench, momentum):
-        return integrator.free_motion(model, loads.with_impulses(wrench, momentum, dt), state, dt)
+        def free_motion(model: Model, wrench, momentum):
+            return integrator.free_motion(model, loads.with_impulses(wrench, momentum, dt), state, dt)
 
-    after, outcome = contact.resolve(model, motion, state, dt, taps, present)
-    return state_after(model, after, taps), outcome
+        after, outcome = contact.resolve(model, free_motion, state, dt, taps, present, bodies)
+    return state_after(model, after if joints is None else joints.finish(after), taps), outcome
 
 
 def opened(blueprint: Blueprint | None, state: State, time) -> Taps:
@@ -112,7 +137,7 @@ def begin(model: Model, state: State, blueprint: Blueprint | None, **options) ->
         return State(started.q, started.qd, started.impulse)
     memory = state.memory
     if memory is None:
-        memory = blueprint.first_memory(lambda: tap_values(model, started, **options))
+        memory = blueprint.first_memory(lambda: _tap_values(model, started, None, 0.0, **options))
     return State(started.q, started.qd, started.impulse, memory)
 
 
@@ -125,11 +150,21 @@ def tap_values(
     integrator: Integrator = SemiImplicitEuler(),
     contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
+    prescribed: Prescribed | None = None,
     time: float | Float[Array, ""] = 0.0,
 ) -> dict[str, Array]:
     """Every named quantity of one step without networks, in the order in which the step reaches it."""
+    options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
+    paths = as_paths(model, prescribed)
+    check_span(paths, time, time + dt)
+    model = locked(model, paths)
+    motion = motion_over(model, paths, time, dt, jnp.asarray(state.q).dtype, smooth=integrator.has_stages)
+    return _tap_values(model, state, control, time, motion=motion, **options)
+
+
+def _tap_values(model: Model, state: State, control, time, **options) -> dict[str, Array]:
     taps = OpenTaps(Blueprint(), {}, jnp.asarray(time, state.q.dtype), record=True)
-    advance(model, state, control, dt=dt, integrator=integrator, contact=contact, wrench=wrench, taps=taps)
+    advance(model, state, control, taps=taps, **options)
     return {name: value.array for name, value in taps.seen.items()}
 
 
@@ -148,6 +183,7 @@ def rollout(
     contact: ContactModel | None = None,
     wrench: Float[Array, "link 6"] | None = None,
     blueprint: Blueprint | None = None,
+    prescribed: Prescribed | None = None,
     time: float | Float[Array, ""] = 0.0,
     checkpoint: Checkpoint = "step",
     native: bool = False,
@@ -158,7 +194,8 @@ def rollout(
     None holds the control of the initial state: a keyframe's (see `Model.state`), else zero.
 
     Args:
-        time: at the start [s]; matters to policies and to networks that see the time.
+        prescribed: paths of joints and of mocap bodies, by name; see `step`.
+        time: at the start [s]; matters to paths, to policies and to networks that see the time.
         checkpoint: what reverse mode keeps: "none" everything, "step" the states (the rest is computed again), "sqrt"
             states at about sqrt(steps) moments, so that memory grows with the square root of the steps.
         native: run as native code (`knuckle.native`), compiled once for all models of one topology whose placements,
@@ -168,7 +205,10 @@ def rollout(
     """
     policy, table, steps = _policy(model, controls, steps)
     run = _native_run() if native else _run
-    inputs = (model, state, table, dt, integrator, contact, wrench, blueprint, time)
+    paths = as_paths(model, prescribed)
+    check_span(paths, time, time + steps * dt)
+    model = locked(model, paths)
+    inputs = (model, state, table, dt, integrator, contact, wrench, blueprint, time, paths)
     present = None if contact is None else joint_rows(model)
     _check_dt(dt, contact)
     if check:
@@ -228,24 +268,30 @@ def kinematic_zeros(model: Model, *others) -> tuple:
 
 
 def _run(
-    model, state, table, dt, integrator, contact, wrench, blueprint, start, *, policy, steps, checkpoint, present
+    model, state, table, dt, integrator, contact, wrench, blueprint, start, paths, *, policy, steps, checkpoint, present
 ) -> Trajectory:
     """`rollout` with controls sorted into a table and a policy."""
     options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
     given = as_arrays(state)
-    state, still = begin(model, given, blueprint, **options), control_row(model, None, given)
+
+    def motion_from(time):
+        return motion_over(model, paths, time, dt, given.q.dtype, smooth=integrator.has_stages)
+
+    state = begin(model, given, blueprint, motion=motion_from(start), **options)
+    still = control_row(model, None, given)
     held = given.control if policy is None and table is None else None
 
     def following(state, x):
-        number, row = x
+        number, row, motion = x
         time = start + number * dt
         control = control_row(model, policy(time, state), state) if policy else still if row is None else row
         taps = opened(blueprint, state, time)
-        after, outcome = advance(model, state, control, taps=taps, present=present, **options)
+        after, outcome = advance(model, state, control, taps=taps, present=present, motion=motion, **options)
         return after, Trajectory(time + dt, after.q, after.qd, control, outcome, after.memory)
 
     numbers = jnp.arange(steps).astype(state.q.dtype)
-    trajectory = _scan(following, state, (numbers, table), steps, checkpoint)[1]
+    motions = jax.lax.map(lambda number: motion_from(start + number * dt), numbers) if paths else None
+    trajectory = _scan(following, state, (numbers, table, motions), steps, checkpoint)[1]
     return eqx.tree_at(lambda t: t.held, trajectory, held, is_leaf=lambda x: x is None)
 
 

@@ -10,7 +10,7 @@ from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.model import Model
 from knuckle.simulate import as_arrays, tap_values
-from knuckle.taps import CATALOGUE
+from knuckle.taps import meaning_of
 
 
 class Tap(NamedTuple):
@@ -57,7 +57,9 @@ def list_taps(
 
     state = as_arrays(model.state())
     shapes = jax.eval_shape(values, contact.begin(model, state) if contact is not None else state)
-    return TapList(
-        Tap(name, shapes[name].shape, CATALOGUE[name].unit, CATALOGUE[name].meaning, CATALOGUE[name].read_only)
-        for name in order
-    )
+    return TapList(_tap(name, shapes[name].shape) for name in order)
+
+
+def _tap(name: str, shape: tuple[int, ...]) -> Tap:
+    _, unit, meaning, read_only = meaning_of(name)
+    return Tap(name, shape, unit, meaning, read_only)

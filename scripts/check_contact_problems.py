@@ -25,7 +25,7 @@ import knuckle as kn
 from knuckle.contact import Impulse, InteriorPoint
 from knuckle.contact.coupling import joined
 from knuckle.contact.laws import Between, Bounded, Coulomb
-from knuckle.contact.search import Solution
+from knuckle.contact.solver import Solution
 from knuckle.contact.system import System
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +33,7 @@ DT = 2e-3
 TOLERANCE = 1e-8  # [m/s]
 ROUNDING = 1e-11  # [m/s], of A r with heavy loads on light bodies
 WANTED = 0.995
+SWEEPS = 2000  # of Gauss-Seidel, of which an iteration is the cheapest
 EVERY = 7  # steps between two problems of one run
 PUSHES = 1e-9  # [N s]
 MOST_NATIVE_ROWS = 30
@@ -219,6 +220,7 @@ class Solver(NamedTuple):
 
 SOLVERS = {
     "Impulse": Solver(Impulse(), None),
+    "Impulse(solver='gauss_seidel')": Solver(Impulse(solver="gauss_seidel", most_iterations=SWEEPS), None),
     "Impulse(pyramid=True)": Solver(Impulse(pyramid=True), 4, np.pi / 4, np.sqrt(2.0)),
     "InteriorPoint()": Solver(InteriorPoint(), 4),
     "InteriorPoint(directions=8)": Solver(InteriorPoint(directions=8), 8),
@@ -228,7 +230,9 @@ SOLVERS = {
 class Catching(Impulse):
     """`Impulse` that shows the systems that it is asked to solve, with A as a matrix for the judge."""
 
-    needs_matrix = True
+    @property
+    def needs_matrix(self):
+        return True
 
     def solve(self, system: System, start) -> Solution:
         CAUGHT.append((system, start))
@@ -271,6 +275,9 @@ def pushing(problem: Problem, after: kn.State) -> int:
     return int(np.sum(normals > PUSHES) + np.sum(impulse[len(impulse) - others :] > PUSHES))
 
 
+LINEAR = ("Impulse(solver='gauss_seidel')",)  # convergence is linear: how much is solved is reported, not required
+
+
 def with_law(system: System, solver: Solver) -> System:
     """The same rows under the solver's law of friction."""
     contact = system.laws[0]
@@ -284,6 +291,11 @@ class _Frame(NamedTuple):
     """What a law has to know of a scene: how many axes contacts have."""
 
     frame: jax.Array
+    turning: None = None
+
+    @property
+    def contact_rows(self) -> int:
+        return self.frame.shape[1]
 
 
 def solve_with(solver: Solver, rows: int) -> Callable:
@@ -431,8 +443,9 @@ def table(results: Results) -> str:
 
 
 def failed(results: Results) -> bool:
-    every = [of_solver(results, title) for title in SOLVERS]
-    return any(share(f) < WANTED or any(map(lied, f)) or not all(x.finite for x in f) for f in every)
+    every = {title: of_solver(results, title) for title in SOLVERS}
+    solving = [share(f) >= WANTED for title, f in every.items() if title not in LINEAR]
+    return not all(solving) or any(lied(x) or not x.finite for f in every.values() for x in f)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -455,7 +468,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: drawn in {between - began:.0f} s, solved in {time.perf_counter() - between:.0f} s", flush=True)
         for (_, title, start), findings in own.items():
             for number, finding in enumerate(findings):
-                if not solved(finding):
+                if not solved(finding) and title not in LINEAR:
                     print(f"  unsolved: {title}, {start}, problem {number}: {finding}", flush=True)
         results |= own
     text = table(results)

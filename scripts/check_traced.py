@@ -43,8 +43,8 @@ OUTCOME = (*IMPULSES, "converged", "slack", "velocity", "violation")
 ROD = (1 / 12, 1 / 12, 1e-3)
 MAY_BE_ZERO = (
     *("stiffness", "damping", "armature", "friction", "gravity", "gain", "bias", "gear", "com", "anchor", "effort"),
-    *("restitution", "alpha", "beta", "mixing", "correction", "correction_speed", "dissipation", "torque_scale"),
-    *("static_friction", "control", "wrench", "polynomial"),
+    *("restitution", "alpha", "beta", "mixing", "correction", "correction_speed", "recovery_speed", "dissipation"),
+    *("torque_scale", "static_friction", "control", "wrench", "polynomial"),
 )
 UNLIMITED = {
     "lower": -np.inf, "upper": np.inf, "effort": np.inf, "force_lower": -np.inf, "force_upper": np.inf,
@@ -237,7 +237,7 @@ def changes(name: str, value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield "set", np.where(np.isfinite(value), 0.9 * value, sign * (0.05 + 0.3 * np.abs(wave)))
         yield "lifted", np.full_like(value, UNLIMITED[name])
         return
-    yield "changed", value * wave + (0.01 if name in ("friction", "restitution", "mixing") else 0.0)
+    yield "changed", value * wave + (0.01 if name in ("friction", "restitution", "mixing", "margin") else 0.0)
     if name in MAY_BE_ZERO:
         yield "zero", np.zeros_like(value)
 

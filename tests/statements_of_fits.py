@@ -214,5 +214,6 @@ FITS: dict[str, dict[str, tuple[str, ...]]] = {
             "knuckle.sysid.changes.search:LEVEL=0.01", "knuckle.sysid.changes.search:LEAST_GAIN=0.02",
             CHANGES + "test_nothing_changed_and_a_payload_that_would_have_been_seen",
         ),
+        "0.5 % suffice": ("knuckle.sysid.changes.search:LEAST_ZERO_GAIN=0.005", CHANGES + "test_a_moved_zero"),
     },
 }  # fmt: skip

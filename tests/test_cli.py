@@ -16,7 +16,7 @@ from knuckle import robots
 from knuckle.cli import app
 from knuckle.cli_write import column_names
 
-NOT_ENFORCED = {"arm": "joint limits", "cartpole": "joint limits", "quadruped": "contact and joint limits"}
+HELD = {"arm": "joint limits", "cartpole": "joint limits", "quadruped": "contact, joint limits"}
 
 
 @pytest.fixture
@@ -45,8 +45,9 @@ def test_the_package_runs_as_a_module():
 def test_every_built_in_robot_is_simulated(knuckle, tmp_path, robot):
     run = knuckle("simulate", robot, "--time", 0.05)
     assert run.exit_code == 0, run.output
-    note = f"the model has {NOT_ENFORCED[robot]}, which" if robot in NOT_ENFORCED else None
-    assert note in run.output if note else "note" not in run.output
+    assert ("contact by Impulse" if robot in HELD else "no contact") in run.output
+    servos = "the file asks for the integrator Euler; here joint springs and servos are taken implicitly"
+    assert (servos in run.output) is (robot == "quadruped") is ("note" in run.output)
     model, folder = robots.load(robot), tmp_path / "runs" / robot
     kept = results(folder)
     assert kept["q"].shape == (51, model.nq) and kept["qd"].shape == (51, model.nv)
@@ -73,7 +74,8 @@ def test_columns_are_named_by_joint_and_part():
 
 def test_what_is_written_is_the_rollout_of_the_file(knuckle, tmp_path):
     """107 steps make 53 whole pieces and one that is cut, so a piece too many or too few would show."""
-    options = ["--q=0.1,0.2", "--qd=-0.3,0.4", "--control=2", "--integrator=rk4", "--time=0.107"]
+    start = ["--q=0.1,0.2", "--qd=-0.3,0.4", "--control=2"]
+    options = [*start, "--integrator=rk4", "--contact=none", "--time=0.107"]
     run = knuckle("simulate", robots.path("cartpole"), *options)
     assert run.exit_code == 0, run.output
     model = robots.load("cartpole")
@@ -195,14 +197,54 @@ def test_help_does_not_load_what_it_does_not_need():
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
 
 
-def test_with_contact_the_quadruped_stands(knuckle, tmp_path):
+def test_the_quadruped_stands_unless_contact_is_switched_off(knuckle, tmp_path):
     """Its base sinks less than 3 cm into the springs of its servos; without contact it falls by g t^2 / 2 = 1.2 m."""
-    result = knuckle("simulate", "quadruped", "--contact", "impulse", "--time", "0.5", "--out", str(tmp_path))
+    result = knuckle("simulate", "quadruped", "--time", "0.5", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     motion = np.load(tmp_path / "trajectory.npz")
     assert motion["q"][-1, 2] > motion["q"][0, 2] - 0.03
-    refused = knuckle("simulate", "quadruped", "--contact", "impulse", "--integrator", "rk4", "--out", str(tmp_path))
-    assert refused.exit_code == 1 and "semi-implicit or implicit" in refused.output
+    for options in (["--contact", "impulse"], []):
+        refused = knuckle("simulate", "quadruped", *options, "--integrator", "rk4", "--out", str(tmp_path))
+        assert refused.exit_code == 1 and "semi-implicit or implicit" in refused.output
+        assert "or --contact none" in refused.output
+    falling = knuckle("simulate", "quadruped", "--contact", "none", "--time", "0.5", "--out", str(tmp_path))
+    assert f"without contact these do not hold: {HELD['quadruped']}" in falling.output
+    assert np.load(tmp_path / "trajectory.npz")["q"][-1, 2] < motion["q"][0, 2] - 1.0
+
+
+SOFT = """<mujoco model="soft"><worldbody><geom name="floor" type="plane" size="1 1 1"/><body pos="0 0 0.1"><freejoint/>
+<geom name="ball" size="0.1" priority="1" solimp="0.015 1 0.03"/></body></worldbody>
+<contact><pair geom1="floor" geom2="ball" solimp="0.015 1 0.03"/></contact></mujoco>"""
+
+
+def test_contact_that_is_soft_in_mujoco_is_reported(knuckle, tmp_path):
+    (tmp_path / "soft.xml").write_text(SOFT)
+    told = "the file's solref and solimp let a body rest about 13 mm deep in MuJoCo; contact here is rigid"
+    shown = knuckle("info", "soft.xml").output
+    assert told in shown and "contact pairs with settings of their own: floor|ball" in shown
+    assert f"note: {told}" in knuckle("simulate", "soft.xml", "--time=0.01").output
+    assert "rigid" not in knuckle("simulate", "soft.xml", "--time=0.01", "--contact=compliant").output
+    assert "rigid" not in knuckle("info", "quadruped").output
+
+
+STEPPED = """<mujoco model="stepped"><option timestep="0.004" integrator="RK4"/><worldbody>
+<body><joint axis="0 1 0" damping="0.1"/><geom size="0.1" pos="0 0 -1"{0}/></body></worldbody></mujoco>"""
+
+
+def test_steps_are_those_that_the_file_asks_for_unless_options_say_otherwise(knuckle, tmp_path):
+    (tmp_path / "smooth.xml").write_text(STEPPED.format(""))
+    (tmp_path / "rough.xml").write_text(STEPPED.format("").replace("damping", 'frictionloss="0.1" damping'))
+    run = knuckle("simulate", "smooth.xml", "--time=0.02")
+    assert "RK4, dt = 0.004 s, no contact" in run.output and "note" not in run.output
+    np.testing.assert_allclose(results(tmp_path / "runs" / "smooth")["time"], 0.004 * np.arange(6), rtol=1e-15)
+    run = knuckle("simulate", "rough.xml", "--time=0.02")
+    assert "Implicit, dt = 0.004 s, contact by Impulse" in run.output
+    assert "the file asks for the integrator RK4; here RK4 has no contact" in run.output
+    options = ["--dt=0.001", "--integrator=semi-implicit", "--contact=none"]
+    run = knuckle("simulate", "rough.xml", "--time=0.02", *options)
+    assert "SemiImplicitEuler, dt = 0.001 s, no contact" in run.output
+    assert "dry joint friction (smooth instead)" in run.output and "asks for" not in run.output
+    assert "the file asks for steps of 0.004 s by RK4" in knuckle("info", "smooth.xml").output
 
 
 def test_a_hybrid_model_is_simulated_with_its_networks_and_what_they_remember(knuckle, tmp_path):
@@ -230,7 +272,8 @@ def test_a_log_is_done_again(knuckle, tmp_path):
     control = np.random.default_rng(0).normal(size=(50, 1))
     with jax.enable_x64(True):
         first = model.state(np.array([0.1, 3.0]), np.array([0.2, -0.3]))
-        motion = kn.rollout(model, first, np.repeat(control, 10, axis=0), dt=1e-3, native=True)
+        commands, integrator = np.repeat(control, 10, axis=0), kn.Implicit()  # the nearest to what the file asks for
+        motion = kn.rollout(model, first, commands, dt=1e-3, integrator=integrator, native=True)
     q, qd = (np.concatenate([a[None], b[9::10]]) for a, b in ((first.q, motion.q), (first.qd, motion.qd)))
     log = kn.sysid.Recording.of(model, 0.01 * np.arange(51), q=q, qd=qd, control=np.concatenate([control, [[0.0]]]))
     kn.sysid.save(log, tmp_path / "log.csv")

@@ -112,6 +112,13 @@ def test_contact_is_timed_beside_mujoco():
     assert all(row["us"] > 0 for row in rows)
 
 
+def test_solvers_of_contact_are_timed_side_by_side():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    found = importlib.import_module("contact_solvers").main(["--quick"])
+    assert {row["solver"] for row in found["rows"]} == {"newton", "gauss_seidel", "interior point"}
+    assert all(claim["holds"] for claim in found["claims"])
+
+
 def test_native_linear_algebra_is_timed_beside_lapack():
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     result = importlib.import_module("linear_algebra").main(["--quick"])

@@ -3,11 +3,14 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 
 import knuckle as kn
 from knuckle.dynamics import energy, momentum
+from knuckle.integrate import nearest_to_file
+from knuckle.model.export_mjcf import write
 from tests.random_models import Body, quick_jit, random_model, random_state
 
 INTEGRATORS = {
@@ -234,3 +237,56 @@ def test_friction_never_feeds_energy_into_coupled_joints():
 
     found = np.asarray(energies())
     assert np.all(np.diff(found) <= 1e-15) and found[-1] < 1e-3 * found[0]
+
+
+def stepped(integrator: str | None, joint: str, actuator: str = "") -> kn.Model:
+    option = f'<option timestep="0.004" integrator="{integrator}"/>'
+    arm = f'<body pos="0 0 -0.5"><joint axis="1 0 0" {joint}/><geom size="0.1" pos="0 0 -0.4"/></body>'
+    root = f'<body><joint name="j" axis="0 1 0" {joint}/><geom size="0.1" pos="0 0 -0.5"/>{arm}</body>'
+    return kn.load(f"<mujoco>{option}<worldbody>{root}</worldbody><actuator>{actuator}</actuator></mujoco>")
+
+
+@pytest.mark.parametrize(
+    ("asked", "joint", "actuator", "contact", "expected", "differs"),
+    [
+        ("Euler", "", "", True, kn.SemiImplicitEuler(), ""),
+        ("Euler", 'damping="1"', '<motor joint="j"/>', True, kn.Implicit(), ""),
+        ("Euler", 'damping="1" stiffness="1"', "", True, kn.Implicit(), "joint springs and servos"),
+        ("Euler", 'damping="1"', '<position joint="j"/>', False, kn.Implicit(), "joint springs and servos"),
+        ("implicitfast", "", "", True, kn.Implicit(), ""),
+        ("implicit", "", "", True, kn.Implicit(), "and nothing else"),
+        ("RK4", "", "", False, kn.RK4(), ""),
+        ("RK4", "", "", True, kn.SemiImplicitEuler(), "RK4 has no contact"),
+        ("RK4", 'damping="1"', "", True, kn.Implicit(), "RK4 has no contact"),
+    ],
+)
+def test_the_integrator_nearest_to_the_files_is_taken_and_what_differs_is_said(
+    asked, joint, actuator, contact, expected, differs
+):
+    model = stepped(asked, joint, actuator)
+    assert (model.timestep, model.integrator) == (0.004, asked)
+    chosen, words = nearest_to_file(model, contact=contact)
+    assert chosen == expected and differs in words and bool(differs) == bool(words)
+
+
+@pytest.mark.parametrize("damping", [0.0, 5.0])
+def test_without_springs_and_servos_it_is_mujocos_euler(damping):
+    """Step for step, to rounding; damping of 5 N m s is so stiff that explicit damping differs at once."""
+    model = stepped("Euler", f'damping="{damping}"')
+    integrator, _ = nearest_to_file(model, contact=False)
+    start = np.array([0.3, -0.4]), np.array([2.0, -3.0])
+    run = kn.rollout(model, kn.State(*start), dt=0.004, steps=100, integrator=integrator, native=True)
+    theirs = mujoco.MjModel.from_xml_string(write(model))
+    data = mujoco.MjData(theirs)
+    data.qpos[:], data.qvel[:] = start
+    mujoco.mj_step(theirs, data, 100)
+    np.testing.assert_allclose(run.q[-1], data.qpos, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(run.qd[-1], data.qvel, rtol=1e-10, atol=1e-11)
+
+
+def test_models_without_a_file_that_asks_take_the_default():
+    built = kn.build([kn.Link("rod", joints=kn.revolute("y", damping=1.0), mass=1.0, com=(0, 0, -1))])
+    assert (built.timestep, built.integrator) == (None, None)
+    assert nearest_to_file(built, contact=True) == (kn.SemiImplicitEuler(), "")
+    with pytest.raises(ValueError, match="timestep must be a positive number of seconds, got 0"):
+        kn.build([kn.Link("rod", joints=kn.revolute("y"), mass=1.0)], timestep=0)

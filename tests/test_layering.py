@@ -17,7 +17,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "knuckle"
 
-PHYSICS = ("taps", "spatial", "tree", "model", "robots", "kinematics", "dynamics", "contact", "constraints", "forces")
+PHYSICS = (
+    "taps",
+    "spatial",
+    "tree",
+    "model",
+    "robots",
+    "kinematics",
+    "prescribed",
+    "dynamics",
+    "contact",
+    "constraints",
+    "forces",
+)
 STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
 COMMANDS = (
     "cli_common",

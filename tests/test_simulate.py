@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import warnings
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -266,6 +267,34 @@ def test_an_outcome_that_is_not_finite_does_not_pass_its_check():
         )
         with pytest.raises(ArithmeticError, match="not finite from step 1 on"):
             spoilt.check()
+
+
+def test_outcomes_of_no_step_and_of_a_batch_are_checked():
+    from tests.contact.scenes import ball, pose
+
+    def run(height, steps=3) -> Any:
+        start = kn.State(jnp.asarray(pose([0, 0, 0.1])).at[2].set(height), jnp.zeros(6))
+        return kn.rollout(ball(), start, dt=1e-3, steps=steps, contact=kn.contact.Impulse()).contact
+
+    run(0.2, steps=0).check()
+    batch = jax.vmap(run)
+    batch(jnp.array([0.11, 0.2])).check()
+    with pytest.raises(ArithmeticError, match="not finite from step 3 on"):  # the first of the second roll-out
+        batch(jnp.array([0.11, np.nan])).check()
+
+
+def test_limits_and_restitution_that_are_not_numbers_are_no_absence():
+    from tests.contact.scenes import ball, pose
+
+    arm = kn.build([kn.Link("a", joints=kn.revolute("y"), mass=1.0, com=(0, 0, -0.5), inertia=(0.1, 0.1, 0.01))])
+    still, hard = kn.State(np.zeros(1), np.zeros(1)), kn.contact.Impulse()
+    cases: list = [(eqx.tree_at(lambda m: m.lower, arm, np.array([np.nan])), still, hard)]
+    cases.append((eqx.tree_at(lambda m: m.upper, arm, np.array([np.nan])), still, hard))
+    bouncy = eqx.tree_at(lambda c: c.restitution, kn.contact.Impulse(), np.nan)
+    cases.append((ball(), kn.State(pose([0, 0, 0.1]), np.array([0.0, 0, -1, 0, 0, 0])), bouncy))
+    for model, start, contact in cases:
+        with pytest.raises(ArithmeticError, match="not finite"):
+            kn.rollout(model, start, dt=1e-3, steps=2, contact=contact, check=True)
 
 
 SERVO = """<mujoco><option timestep="0.002" integrator="Euler"><flag constraint="disable"/></option><worldbody>

@@ -2,11 +2,14 @@
 
 from knuckle.contact.collide import Contacts, collide
 from knuckle.contact.compliant import Compliant
+from knuckle.contact.default import default_contact
 from knuckle.contact.impulse import Impulse
 from knuckle.contact.interior_point import InteriorPoint
 from knuckle.contact.outcome import Outcome
 from knuckle.contact.pairs import Pair, contact_pairs
+from knuckle.contact.per_pair import PerPair
 from knuckle.contact.randomized import Estimate, randomized_gradient
+from knuckle.contact.rules import Rule
 from knuckle.contact.touch import INACTIVE_GAP
 
 __all__ = [
@@ -18,7 +21,10 @@ __all__ = [
     "InteriorPoint",
     "Outcome",
     "Pair",
+    "PerPair",
+    "Rule",
     "collide",
     "contact_pairs",
+    "default_contact",
     "randomized_gradient",
 ]

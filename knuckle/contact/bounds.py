@@ -14,6 +14,7 @@ from knuckle.contact.vertices import corners_of
 from knuckle.kinematics import Articulation, Poses, link_velocities
 from knuckle.model.geometry import SCALES, Geometry
 from knuckle.model.model import Model
+from knuckle.prescribed import BodyMotion
 from knuckle.tree import rows
 
 SLACK = 2.0  # times the fastest motion, that pairs may come nearer: impulses make links faster
@@ -77,9 +78,8 @@ def fastest(model: Model, body: Articulation, v: Float[Array, " dof"]) -> Float[
     if not len(index):
         return jnp.zeros((), v.dtype)
     model, body, v = jax.lax.stop_gradient((model, body, v))
-    box = bounding_boxes(geometry, index.tolist())
     placed = rows(jnp.asarray(geometry.position), index)
-    arm = jnp.sqrt(spatial.dot(placed, placed)) + jnp.sqrt(spatial.dot(box.center, box.center)) + box.radius
+    arm = jnp.sqrt(spatial.dot(placed, placed)) + _extent(geometry, index)
     moving = link_velocities(model, body.axes, v)
     angular, at_root = moving[:, :3], moving[:, 3:]
     linear = at_root + spatial.cross(angular, body.in_root.position)
@@ -88,7 +88,42 @@ def fastest(model: Model, body: Articulation, v: Float[Array, " dof"]) -> Float[
     return jnp.max(going + turning * arm)
 
 
-def reach_of(model: Model, body: Articulation, dt, *velocities: Float[Array, " dof"]) -> Float[Array, ""]:
+def fastest_prescribed(model: Model, body: Articulation, moving: BodyMotion) -> Float[Array, ""]:
+    """A bound of the speed of any point of a shape on a prescribed body; of a plane, of points where shapes are."""
+    geometry = model.geometry
+    index = np.flatnonzero(np.array(moving.shape_body, int) >= 0)
+    if not len(index):
+        return jnp.zeros((), moving.velocity.dtype)
+    model, body, moving = jax.lax.stop_gradient((model, body, moving))
+    owner = np.array(moving.shape_body, int)[index]
+    origin = rows(moving.pose, owner)[:, :3]
+    own = rows(jnp.asarray(geometry.position), index) - origin
+    arm = jnp.sqrt(spatial.dot(own, own)) + _extent(geometry, index)
+    is_plane = np.array([geometry.kind[shape] == "plane" for shape in index])
+    if is_plane.any():
+        links = np.array(geometry.link, int)
+        others = np.flatnonzero(links >= 0)
+        R, p = rows(body.root, model.topology.links.root_of[links[others]])
+        at = p + spatial.apply(R, rows(body.in_root.position, links[others]))
+        placed = rows(jnp.asarray(geometry.position), others)
+        size = jnp.sqrt(spatial.dot(placed, placed)) + _extent(geometry, others)
+        apart = at[None, :, :] - origin[:, None, :]
+        far = jnp.max(jnp.sqrt(spatial.dot(apart, apart)) + size[None, :], axis=1, initial=0.0)
+        arm = jnp.where(is_plane, far, arm)
+    turning, going = (jnp.sqrt(spatial.dot(x, x)) for x in (moving.velocity[:, :3], moving.velocity[:, 3:]))
+    return jnp.max(rows(going, owner) + rows(turning, owner) * arm)
+
+
+def _extent(geometry: Geometry, index: np.ndarray) -> Float[Array, " shape"]:
+    """How far shapes reach from their frames [m]; planes have no size."""
+    box = bounding_boxes(geometry, index.tolist())
+    return jnp.sqrt(spatial.dot(box.center, box.center)) + box.radius
+
+
+def reach_of(
+    model: Model, body: Articulation, dt, *velocities: Float[Array, " dof"], moving: BodyMotion | None = None
+) -> Float[Array, ""]:
     """How far apart shapes may be that touch within the step [m]."""
-    speed = jnp.max(jnp.stack([fastest(model, body, v) for v in velocities]))
-    return LEAST_REACH + SLACK * 2 * dt * speed
+    speeds = [fastest(model, body, v) for v in velocities]
+    speeds += [] if moving is None else [fastest_prescribed(model, body, moving)]
+    return LEAST_REACH + SLACK * 2 * dt * jnp.max(jnp.stack(speeds))

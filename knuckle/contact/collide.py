@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -15,17 +15,19 @@ from jaxtyping import Array, Bool, Float
 from knuckle import spatial
 from knuckle.contact.bounds import clearance
 from knuckle.contact.convex import convex_convex
-from knuckle.contact.narrow import TESTS, Kinds, kinds_of, shape_name
+from knuckle.contact.narrow import HULL_PLANE, TESTS, Kinds, kinds_of, shape_name
 from knuckle.contact.pairs import Pair
-from knuckle.contact.support import convex_shapes
-from knuckle.contact.touch import INACTIVE_GAP, Placed, Touch
-from knuckle.contact.vertices import corner_table, corners_of
+from knuckle.contact.shapes_hull import SLOTS, hull_plane, place_hulls
+from knuckle.contact.support import Convex, convex_shapes
+from knuckle.contact.surfaces import surfaces
+from knuckle.contact.touch import INACTIVE_GAP, Placed, Touch, no_touch
+from knuckle.contact.vertices import corner_table
 from knuckle.kinematics import Poses, poses
 from knuckle.model.geometry import Geometry
 from knuckle.model.model import Model
 from knuckle.tree import rows
 
-LONG_TESTS = {("box", "box"), ("polygon", "polygon"), ("capsule", "polygon"), ("sphere", "polygon"), ("mesh", "plane")}
+LONG_TESTS = {("box", "box"), ("polygon", "polygon"), ("capsule", "polygon"), ("sphere", "polygon")}
 MAY_BE_EMPTY = LONG_TESTS | {("capsule", "capsule")}  # and tests of convex shapes: slots may hold no point
 MOST_TOGETHER = 2  # pairs for one of these; more are a loop, so that it is compiled once
 MOST_POINTS = {"sphere": 1, "ellipsoid": 1, "capsule": 2}
@@ -38,16 +40,47 @@ class Contacts(eqx.Module):
     (and so which corners, which face) is held fixed in the derivative.
     """
 
-    gap: Float[Array, " contact"]  # signed distance, negative where shapes overlap [m]
+    gap: Float[Array, " contact"]  # signed distance less the margin, negative where shapes overlap [m]
     point: Float[Array, "contact 3"]  # world; midway between the two surfaces
     normal: Float[Array, "contact 3"]  # unit, world, from b towards a
-    friction: Float[Array, " contact"]  # sliding coefficient, the larger of the two shapes' as in MuJoCo
+    friction: Float[Array, " contact"]  # sliding coefficient, by MuJoCo's rules
+    margin: Float[Array, " contact"]  # distance of the shapes at which they count as touching [m]
     link_a: tuple[int, ...] = eqx.field(static=True)  # -1 is the world
     link_b: tuple[int, ...] = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)  # "shape_a|shape_b#k"
+    shape_a: tuple[int, ...] = eqx.field(static=True)  # among those of the model's geometry
+    shape_b: tuple[int, ...] = eqx.field(static=True)
+    rules: tuple[tuple[str, int], ...] = eqx.field(static=True, default=())  # of `PerPair`: how many contacts each has
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def picked(self, index: np.ndarray, rules: tuple[tuple[str, int], ...] = ()) -> Contacts:
+        """Some of the contacts (along the last axis of gaps, which may be of many steps), in this order."""
+        axis = self.gap.ndim - 1
+
+        def part(entries) -> Any:
+            if isinstance(entries, tuple):
+                return tuple(entries[k] for k in index)
+            return entries.take(index, axis=axis) if axis else rows(entries, index)
+
+        names = [field.name for field in dataclasses.fields(self) if field.name != "rules"]
+        return Contacts(**{name: part(getattr(self, name)) for name in names}, rules=rules)
+
+    def rows_of(self, rule: str) -> slice:
+        """Where the contacts of a rule of `PerPair` stand."""
+        start = 0
+        for name, count in self.rules:
+            if name == rule:
+                return slice(start, start + count)
+            start += count
+        there = ", ".join(repr(name) for name, _ in self.rules) or "none: the contact model is one for all"
+        raise ValueError(f"contacts: there is no rule {rule!r}; there are {there}")
+
+    def of_rule(self, rule: str) -> Contacts:
+        """The contacts of one rule of `PerPair`."""
+        own = self.rows_of(rule)
+        return self.picked(np.arange(len(self))[own])
 
     @property
     def are_with_fixed(self) -> bool:
@@ -58,7 +91,7 @@ class Contacts(eqx.Module):
 class Group(NamedTuple):
     """Pairs for one test: shapes in the order that it takes them, and which pairs that swaps."""
 
-    test: Kinds | Literal["convex", "convex mesh"]
+    test: Kinds | Literal["convex", "convex mesh", "hull and plane"]
     a: list[int]
     b: list[int]
     swapped: list[bool]
@@ -81,7 +114,7 @@ def collide(
     parts = [_collide_group(geometry, group, placed, used, reach) for group in groups]
     dtype = placed.position.dtype
     none, nowhere = jnp.zeros(0, dtype), jnp.zeros((0, 3), dtype)
-    empty = Contacts(none, nowhere, nowhere, none, (), (), ())
+    empty = Contacts(none, nowhere, nowhere, none, none, (), (), (), (), ())
     if len(parts) < 2:
         return parts[0] if parts else empty
     return Contacts(
@@ -89,9 +122,12 @@ def collide(
         point=jnp.concatenate([p.point for p in parts]),
         normal=jnp.concatenate([p.normal for p in parts]),
         friction=jnp.concatenate([p.friction for p in parts]),
+        margin=jnp.concatenate([p.margin for p in parts]),
         link_a=tuple(link for p in parts for link in p.link_a),
         link_b=tuple(link for p in parts for link in p.link_b),
         names=tuple(name for p in parts for name in p.names),
+        shape_a=tuple(shape for p in parts for shape in p.shape_a),
+        shape_b=tuple(shape for p in parts for shape in p.shape_b),
     )
 
 
@@ -102,22 +138,17 @@ def has_long_tests(geometry: Geometry, pairs: tuple[Pair, ...]) -> bool:
 
 
 def _groups(geometry: Geometry, pairs: tuple[Pair, ...]) -> list[Group]:
-    groups: dict[tuple[str | Kinds, int], Group] = {}
+    groups: dict[str | Kinds, Group] = {}
     for pair in pairs:
         kinds, swap = kinds_of(geometry, pair.a, pair.b)
-        test = kinds if kinds in TESTS else "convex mesh" if "mesh" in kinds else "convex"
-        size = _size_class(geometry, pair.b if swap else pair.a) if test == ("mesh", "plane") else 0
-        group = groups.setdefault((test, size), Group(test, [], [], []))
+        general = "hull and plane" if kinds == HULL_PLANE else "convex mesh" if "mesh" in kinds else "convex"
+        test = kinds if kinds in TESTS else general
+        group = groups.setdefault(test, Group(test, [], [], []))
         first, second = (pair.b, pair.a) if swap else (pair.a, pair.b)
         group.a.append(first)
         group.b.append(second)
         group.swapped.append(swap)
     return list(groups.values())
-
-
-def _size_class(geometry: Geometry, mesh: int) -> int:
-    """Meshes of one class differ by at most 1.5 times in their number of corners, to which others are filled up."""
-    return math.ceil(math.log(max(len(corners_of(geometry, mesh)), 1), 1.5))
 
 
 def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Poses:
@@ -146,8 +177,9 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
     if any(group.swapped):
         flip = jnp.asarray(np.where(np.repeat(group.swapped, counts), -1.0, 1.0), normal.dtype)
         normal = normal * flip[:, None]
-    sliding = jnp.asarray(geometry.friction)[:, 0]
-    friction = jnp.maximum(*(rows(sliding, np.repeat(shapes, counts)) for shapes in (group.a, group.b)))
+    surface = surfaces(geometry, group.a, group.b)
+    friction, margin = (rows(x, np.repeat(np.arange(len(counts)), counts)) for x in (surface.friction, surface.margin))
+    gap = jnp.where(gap >= INACTIVE_GAP, gap, gap - margin)
     sides = [(b, a) if swap else (a, b) for a, b, swap in zip(group.a, group.b, group.swapped, strict=True)]
     slots = [(*side, k) for side, count in zip(sides, counts, strict=True) for k in range(count)]
     return Contacts(
@@ -155,9 +187,12 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
         point=point,
         normal=normal,
         friction=friction,
+        margin=margin,
         link_a=tuple(geometry.link[a] for a, _, _ in slots),
         link_b=tuple(geometry.link[b] for _, b, _ in slots),
         names=tuple(f"{shape_name(geometry, a)}|{shape_name(geometry, b)}#{k}" for a, b, k in slots),
+        shape_a=tuple(a for a, _, _ in slots),
+        shape_b=tuple(b for _, b, _ in slots),
     )
 
 
@@ -170,11 +205,20 @@ def _at_shapes_where_empty(gap, point, group: Group, counts: list[int], placed: 
 def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> tuple[Touch, list[int]]:
     """Contacts of all pairs, and how many of the slots each pair has use for."""
     sides = [(shapes, rows(placed, np.searchsorted(used, shapes))) for shapes in (group.a, group.b)]
-    near = None if reach is None else clearance(geometry, *sides) <= reach
+    near = None
+    if reach is not None:
+        margin = surfaces(geometry, group.a, group.b).margin
+        near, reach = clearance(geometry, *sides) <= reach + margin, reach + jnp.max(margin)
+    if group.test == "hull and plane":
+        return _hulls_on_planes(geometry, sides, near, reach), [SLOTS] * len(group.a)
     if isinstance(group.test, str):
         counts = [_most_points(geometry, a, b) for a, b in zip(group.a, group.b, strict=True)]
-        shapes = tuple(convex_shapes(geometry, *side) for side in sides)
-        return _one_by_one(lambda a, b: convex_convex(a, b, max(counts)), shapes, near), counts
+        table, shapes = convex_shapes(geometry, sides)
+
+        def of_pair(a: Convex, b: Convex) -> Touch:
+            return convex_convex(a._replace(table=table), b._replace(table=table), max(counts), reach)
+
+        return _one_by_one(of_pair, shapes, near), counts
     pairs = tuple(_placed(geometry, *side) for side in sides)
     test = TESTS[group.test]
     if group.test in LONG_TESTS and (len(group.a) > MOST_TOGETHER or near is not None):
@@ -184,6 +228,12 @@ def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int
     return touch, [touch.gap.shape[1]] * len(group.a)
 
 
+def _hulls_on_planes(geometry: Geometry, sides, near: Bool[Array, " pair"] | None, reach) -> Touch:
+    (shapes, at), (_, planes) = sides
+    hulls, placed = place_hulls(geometry, shapes, at)
+    return _one_by_one(lambda hull, plane: hull_plane(hulls, hull, plane, reach), (placed, tuple(planes)), near)
+
+
 def _one_by_one(test: Callable[[Any, Any], Touch], pairs: tuple, near: Bool[Array, " pair"] | None) -> Touch:
     """A loop over pairs, which is compiled once, and passes over those that are not near."""
     if near is None:
@@ -191,8 +241,7 @@ def _one_by_one(test: Callable[[Any, Any], Touch], pairs: tuple, near: Bool[Arra
     found = jax.eval_shape(test, *jax.tree.map(lambda x: x[0], pairs))
 
     def nothing(_) -> Touch:
-        up = jnp.zeros(found.normal.shape, found.normal.dtype).at[..., 2].set(1.0)
-        return Touch(jnp.full(found.gap.shape, INACTIVE_GAP, found.gap.dtype), jnp.zeros_like(up), up)
+        return no_touch(found.gap.shape[0], found.gap.dtype)
 
     return jax.lax.map(lambda x: jax.lax.cond(x[0], lambda pair: test(*pair), nothing, x[1]), (near, pairs))
 

@@ -19,7 +19,8 @@ from knuckle.contact.laws import Blocks
 from knuckle.contact.laws_smooth import Given, Springy, friction_per_slip, normal_force, normal_stiffness
 from knuckle.contact.numbers import check_count, check_range
 from knuckle.contact.resolve import ContactModel, Push, Scene, Time
-from knuckle.contact.search import Solution, descend, search
+from knuckle.contact.search import descend, search
+from knuckle.contact.solver import Solution
 from knuckle.contact.system import System, Vec
 from knuckle.model.model import Model
 
@@ -58,6 +59,9 @@ class Compliant(ContactModel):
         found = search(system, near, **limits)
         return found._replace(iterations=found.iterations + steps)
 
+    def sliding_friction(self, scene: Scene) -> Float[Array, " contact"]:
+        return scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
+
     def softness(self, model: Model, scene: Scene) -> Float[Array, " near"]:
         return jnp.zeros_like(scene.near.pick(scene.contacts.gap))
 
@@ -73,25 +77,23 @@ class Compliant(ContactModel):
         def near(value):
             return scene.near.pick(each_contact(value, scene))
 
-        friction = scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
-        friction = scene.taps("contact/friction", friction)
-        static = friction if self.static_friction is None else self.static_friction
+        static = scene.friction if self.static_friction is None else self.static_friction
         return Springy(
             gap=scene.near.pick(scene.contacts.gap),
             stiffness=near(self.stiffness),
             dissipation=near(self.dissipation),
             exponent=near(self.exponent),
-            friction=near(friction),
+            friction=near(scene.friction),
             static_friction=near(static),
             transition=near(self.transition),
             dt=near(dt),
-            tangents=scene.frame.shape[1] - 1,
+            tangents=scene.contact_rows - 1,
         )
 
     def _integrate(self, law: Springy, model: Model, heavy: Model, scene: Scene, qd, v_free, dt):
         """Impulses of a step, their moments in time (force times time since the step's start), and whether substeps
         were short enough to be stable; if not, there are no impulses."""
-        before, after = (scene.near.pick(scene.speeds(model, v)) for v in (qd, v_free))
+        before, after = scene.near.pick(scene.speeds_before(model, qd)), scene.near_speeds(model, v_free)
         drift = (after - before) / dt
         A = scene.inverse_masses(heavy)
         h = dt / self.substeps

@@ -13,15 +13,16 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact.laws import length, unit
+from knuckle.contact.planar import Directions, zero_across
 from knuckle.contact.rows import Jacobian, WorldAxes, moved_by, point_velocities
 from knuckle.kinematics import Poses, poses
 from knuckle.model.joints import difference, neutral
 from knuckle.model.model import Equalities, Model
 from knuckle.model.topology import Topology
+from knuckle.prescribed import BodyMotion
 from knuckle.tree import rows
 
 Vec = Float[Array | np.ndarray, " n"]
-Plane = Float[np.ndarray, "3"] | None
 TOUCHING, CORNER = 2e-6, 4e-7  # [m or rad]; nearer than this, gaps close as gently as overlaps open
 FAR = 1e9  # [m or rad]; where there is no limit
 
@@ -41,7 +42,9 @@ class Tie(NamedTuple):
     error: Float[Array, " row"]
     block: tuple[int, ...]  # number of rows of each equality
     full_block: tuple[int, ...]  # and in space: in a plane some are left out
-    lift: np.ndarray  # impulses of the rows in space, in world axes, by those of these rows
+    vectors: tuple[int, ...]  # number of rows of each vector: of a point, of a turn, of a mimic
+    lift: Float[Array | np.ndarray, "full row"]  # impulses of the rows in space, in world axes, by those of these rows
+    drift: Float[Array, " row"] | None = None  # velocity that bodies on prescribed paths add [m/s or rad/s]
 
 
 class JointRows(NamedTuple):
@@ -70,17 +73,22 @@ def possible_rows(topology: Topology) -> JointRows:
 def joint_rows(model: Model) -> JointRows:
     """The rows that a model's values ask for; of traced values, every row that there can be.
 
-    A row without a limit, or without friction, has no impulse: it costs time and changes nothing.
+    A row without a limit, or without friction, has no impulse: it costs time and changes nothing. Joints that follow a
+    path have no rows: the path decides.
     """
     every = possible_rows(model.topology)
     limited, balls, rubbing = every
     if not (isinstance(model.lower, Tracer) or isinstance(model.upper, Tracer)):
-        has_limit = np.isfinite(np.asarray(model.lower)) | np.isfinite(np.asarray(model.upper))
+        has_limit = (np.asarray(model.lower) != -np.inf) | (np.asarray(model.upper) != np.inf)  # NaN is no absence
         start, stop = model.topology.v_start, model.topology.v_stop
         limited = tuple(dof for dof in every.limited if has_limit[dof])
         balls = tuple(link for link in every.balls if has_limit[start[link] : stop[link]].any())
     if not isinstance(model.friction, Tracer):
         rubbing = tuple(int(dof) for dof in np.flatnonzero(np.asarray(model.friction) > 0))
+    held, start = set(model.topology.prescribed), model.topology.v_start
+    if held:
+        limited, rubbing = (tuple(dof for dof in own if dof not in held) for own in (limited, rubbing))
+        balls = tuple(link for link in balls if int(start[link]) not in held)
     return JointRows(limited, balls, rubbing)
 
 
@@ -124,25 +132,47 @@ def without_dry_friction(model: Model, present: JointRows) -> Model:
     return eqx.tree_at(lambda m: m.friction, model, jnp.where(has_row & (friction > 0), 0.0, friction))
 
 
-def equalities(model: Model, q: Vec, axes: WorldAxes, plane: Plane) -> Tie:
+def equalities(model: Model, q: Vec, axes: WorldAxes, directions: Directions, moving: BodyMotion | None = None) -> Tie:
     """Rows of the active equalities; in a model that moves in a plane, those in the plane."""
     ties = model.equalities
     active = [k for k, on in enumerate(ties.active) if on]
-    parts = []
+    parts, world = [], None
     if any(ties.kind[k] != "mimic" for k in active):
         world = _with_ground(poses(model, q))
-        parts += [_hold(model, world, axes, k, plane) for k in active if ties.kind[k] != "mimic"]
+        parts += [_hold(model, world, axes, k, directions) for k in active if ties.kind[k] != "mimic"]
     parts += [_follow(model, q, k) for k in active if ties.kind[k] == "mimic"]
     if not parts:
-        return Tie(jnp.zeros((0, model.nv), q.dtype), jnp.zeros(0, q.dtype), (), (), np.zeros((0, 0)))
-    lifts = [_lift(kind, plane) for kind in _in_row_order(ties.kind[k] for k in active)]
+        return Tie(jnp.zeros((0, model.nv), q.dtype), jnp.zeros(0, q.dtype), (), (), (), np.zeros((0, 0)))
+    lifts = [_lifts(kind, directions) for kind in _in_row_order(ties.kind[k] for k in active)]
+    vectors = [lift for own in lifts for lift in own]
     return Tie(
         J=jnp.concatenate([J for J, _ in parts]),
         error=jnp.concatenate([error for _, error in parts]),
         block=tuple(len(J) for J, _ in parts),
-        full_block=tuple(len(lift) for lift in lifts),
-        lift=_block_diagonal(*lifts),
+        full_block=tuple(sum(len(lift) for lift in own) for own in lifts),
+        vectors=tuple(lift.shape[1] for lift in vectors),
+        lift=_block_diagonal(*vectors),
+        drift=None if moving is None else _drift(model, world, active, moving),
     )
+
+
+def _drift(model: Model, world: Poses | None, active: list[int], moving: BodyMotion) -> Float[Array, " row"]:
+    """Velocity of side a against side b, in world axes, of what prescribed bodies move; zero of mimics."""
+    parts = []
+    for k in (k for k in active if model.equalities.kind[k] != "mimic"):
+        assert world is not None
+        turn = jnp.zeros(3, world.position.dtype)
+        move = turn
+        for side, number, sign in (("a", moving.side_body[0][k], 1.0), ("b", moving.side_body[1][k], -1.0)):
+            if number >= 0:
+                point = _frame(model.equalities, world, side, k).position
+                move = move + sign * moving.point_velocity(np.array([number]), point[None])[0]
+                turn = turn + sign * moving.velocity[number, :3]
+        parts.append(move)
+        if model.equalities.kind[k] == "weld":
+            parts.append(model.equalities.torque_scale[k] * turn)
+    followers = sum(model.equalities.kind[k] == "mimic" for k in active)
+    return jnp.concatenate([*parts, jnp.zeros(followers, moving.velocity.dtype)])
 
 
 def _in_row_order(kinds: Iterable[str]) -> list[str]:
@@ -150,18 +180,26 @@ def _in_row_order(kinds: Iterable[str]) -> list[str]:
     return sorted(kinds, key=lambda kind: kind == "mimic")
 
 
-def _lift(kind: str, plane: Plane) -> np.ndarray:
-    """Columns: the directions of an equality's rows, in world axes."""
-    along, around = _fixed_directions(plane)
-    return {"mimic": np.eye(1), "connect": along.T, "weld": _block_diagonal(along.T, around.T)}[kind]
+def _lifts(kind: str, directions: Directions) -> list[Array | np.ndarray]:
+    """For each vector of an equality, columns: the directions of its rows, in world axes."""
+    along, around = directions.along.T, directions.around.T
+    return {"mimic": [np.eye(1)], "connect": [along], "weld": [along, around]}[kind]
 
 
-def _block_diagonal(*blocks: np.ndarray) -> np.ndarray:
-    ends = np.cumsum([(0, 0), *(block.shape for block in blocks)], axis=0)
-    whole = np.zeros(ends[-1])
-    for (row, column), block in zip(ends, blocks, strict=False):
-        whole[row : row + block.shape[0], column : column + block.shape[1]] = block
-    return whole
+def _block_diagonal(*blocks: Array | np.ndarray) -> Array | np.ndarray:
+    columns, start, wide = [], 0, sum(block.shape[1] for block in blocks)
+    arrays = np if all(isinstance(block, np.ndarray) for block in blocks) else jnp
+    for block in blocks:
+        columns.append(arrays.pad(block, ((0, 0), (start, wide - start - block.shape[1]))))
+        start += block.shape[1]
+    return arrays.concatenate(columns)
+
+
+def lengths(x: Float[Array, " row"], vectors: tuple[int, ...]) -> Float[Array, " row"]:
+    """For each row the length of its vector: the same in all axes."""
+    ends = np.cumsum(vectors)
+    parts = [x[stop - size : stop] for size, stop in zip(vectors, ends, strict=True)]
+    return jnp.concatenate([jnp.broadcast_to(length(part), part.shape) for part in parts]) if parts else x
 
 
 def _with_ground(world: Poses) -> Poses:
@@ -170,33 +208,23 @@ def _with_ground(world: Poses) -> Poses:
     return Poses(*(jnp.concatenate(pair) for pair in zip(world, ground, strict=True)))
 
 
-def _hold(model: Model, world: Poses, axes: WorldAxes, k: int, plane: Plane) -> tuple[Jacobian, Array]:
-    """Two points (connect), or two frames (weld), held together: a's velocity against b's in world axes."""
+def _hold(model: Model, world: Poses, axes: WorldAxes, k: int, held: Directions) -> tuple[Jacobian, Array]:
+    """Two points (connect), or two frames (weld), held together: a's velocity against b's along directions."""
     ties = model.equalities
     a, b = _frame(ties, world, "a", k), _frame(ties, world, "b", k)
-    along, around = _directions(plane, a.position.dtype)
+    along, around = (jnp.asarray(x, a.position.dtype) for x in (held.along, held.around))
     moves = [moved_by(model, (link[k],)) for link in (ties.a, ties.b)]
     velocity = point_velocities(axes, moves[0], a.position[None]) - point_velocities(axes, moves[1], b.position[None])
-    J, error = spatial.apply(along[None], velocity[0]), spatial.apply(along, a.position - b.position)
+    apart = a.position - b.position
+    J, error = spatial.apply(along[None], velocity[0]).T, spatial.apply(along, apart)
+    J, error = zero_across(held.still_along, J, error)
     if ties.kind[k] == "connect":
-        return J.T, error
+        return J, error
     turning = (moves[0] - moves[1])[0][:, None] * axes.angular
+    turned, off = spatial.apply(around[None], turning).T, spatial.apply(around, _turn_between(b.rotation, a.rotation))
+    turned, off = zero_across(held.still_around, turned, off)
     scale = ties.torque_scale[k]
-    off = scale * spatial.apply(around, _turn_between(b.rotation, a.rotation))
-    turned = scale * spatial.apply(around[None], turning)
-    return jnp.concatenate([J.T, turned.T]), jnp.concatenate([error, off])
-
-
-def _directions(plane: Plane, dtype) -> tuple[Array, Array]:
-    """The axes along which points, and about which bodies, can be held."""
-    along, around = _fixed_directions(plane)
-    return jnp.asarray(along, dtype), jnp.asarray(around, dtype)
-
-
-def _fixed_directions(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
-    if plane is None:
-        return np.eye(3), np.eye(3)
-    return np.linalg.svd(plane[None])[2][1:], plane[None]
+    return jnp.concatenate([J, scale * turned]), jnp.concatenate([error, scale * off])
 
 
 def _frame(ties: Equalities, world: Poses, side: str, k: int) -> Poses:

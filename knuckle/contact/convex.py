@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 from knuckle import spatial
 from knuckle.contact.gjk import Simplex
 from knuckle.contact.patch import patch
-from knuckle.contact.separation import separating_direction, separation, tolerance
+from knuckle.contact.separation import are_farther, separating_direction, separation, tolerance
 from knuckle.contact.support import Convex
-from knuckle.contact.touch import Touch, constant, sign
+from knuckle.contact.touch import Touch, constant, no_touch, sign
 from knuckle.model.joints import plane_axes
 
 NEWTON_STEPS = 6
@@ -52,10 +52,20 @@ class Features(NamedTuple):
     turns: Bool[Array, ""]
 
 
-def convex_convex(a: Convex, b: Convex, slots: int) -> Touch:
-    """Contacts of two convex shapes: the nearest points, or `slots` (1, 2 or 4) that span where flat parts meet."""
-    witness = nearest(a, b)
-    return Touch(*(x[None] for x in witness)) if slots == 1 else patch(a, b, witness, slots)
+def convex_convex(a: Convex, b: Convex, slots: int, reach: Scalar | None = None) -> Touch:
+    """Contacts of two convex shapes: the nearest points, or `slots` (1, 2 or 4) that span where flat parts meet.
+
+    None if they are farther apart than `reach` [m].
+    """
+
+    def found() -> Touch:
+        witness = nearest(a, b)
+        return Touch(*(x[None] for x in witness)) if slots == 1 else patch(a, b, witness, slots)
+
+    if reach is None:
+        return found()
+    far = are_farther(*jax.lax.stop_gradient((a, b, reach)))
+    return jax.lax.cond(far, lambda: no_touch(slots, a.position.dtype), found)
 
 
 def nearest(a: Convex, b: Convex) -> tuple[Scalar, Vec3, Vec3]:

@@ -13,7 +13,8 @@ from knuckle import spatial
 from knuckle.contact.coupling import Coupling, Layout, RowSpace
 from knuckle.contact.coupling_joint import JointSpace
 from knuckle.contact.coupling_tree import TreeSpace
-from knuckle.contact.rows import Jacobian, contact_jacobian, world_axes
+from knuckle.contact.rows import Jacobian, world_axes
+from knuckle.contact.turning import turning_motion
 from knuckle.dynamics.aba import Factor, factor_mass_matrix
 from knuckle.dynamics.crba import mass_matrix
 from knuckle.model.model import Model
@@ -35,23 +36,32 @@ def couple(heavy: Model, scene: Scene, *, as_matrix: bool = False) -> Coupling:
         if fits_tree(scene):
             return _on_tree(heavy, scene, factor)
         if count > heavy.nv:
-            return JointSpace.of(layout, dofs, factor, mass_matrix(heavy, body), all_rows(heavy, scene))
+            return JointSpace.of(layout, dofs, factor, *_held(heavy, mass_matrix(heavy, body), all_rows(heavy, scene)))
     return RowSpace.of(layout, dofs, factor, all_rows(heavy, scene))
+
+
+def _held(heavy: Model, mass: Float[Array, "dof dof"], J: Jacobian) -> tuple[Float[Array, "dof dof"], Jacobian]:
+    """The mass matrix and rows that let impulses move no joint that follows a path."""
+    if not heavy.topology.prescribed:
+        return mass, J
+    moves = ~heavy.topology.is_prescribed
+    own = jnp.where(moves[:, None] & moves[None, :], mass, jnp.diag(jnp.diagonal(mass)))
+    return own, jnp.where(moves[None, :], J, jnp.zeros_like(J))
 
 
 def _layout(scene: Scene) -> Layout:
     """Contacts, then limits, equalities and joint friction, if there are any."""
     joints = (len(scene.limits.J), len(scene.ties.J), len(scene.rubbing))
-    contacts = scene.near.count(len(scene.contacts)), scene.frame.shape[1]
+    contacts = scene.near.count(len(scene.contacts)), scene.contact_rows
     return (contacts, *((count, 1) for count in joints if count))
 
 
 def all_rows(heavy: Model, scene: Scene) -> Jacobian:
     """Velocities of all rows that are solved per joint speed, without derivative."""
-    model, body, contacts, frame, J_joint = jax.lax.stop_gradient(
-        (heavy, scene.body, scene.contacts, scene.frame, scene.J_joint)
-    )
-    contact = contact_jacobian(model, world_axes(model, body), contacts, frame, scene.near)
+    model, body, contacts, J_joint = jax.lax.stop_gradient((heavy, scene.body, scene.contacts, scene.J_joint))
+    frame, turning, picked = jax.lax.stop_gradient((scene.frame, scene.turning, scene.picked_frame))
+    fixed = scene._replace(body=body, contacts=contacts, frame=frame, turning=turning, picked_frame=picked)
+    contact = fixed.jacobian(model, world_axes(model, body))
     return jnp.concatenate([contact.reshape(-1, model.nv), J_joint])
 
 
@@ -62,18 +72,29 @@ def fits_tree(scene: Scene) -> bool:
 
 def _on_tree(heavy: Model, scene: Scene, factor: Factor) -> TreeSpace:
     topology = heavy.topology
+    near = scene.near
     armature, body, point, frame = jax.lax.stop_gradient(
-        (jnp.asarray(heavy.armature), scene.body, scene.contacts.point, scene.frame)
+        (jnp.asarray(heavy.armature), scene.body, near.pick(scene.contacts.point), scene.near_frame)
     )
+    if topology.prescribed:
+        armature = jnp.where(topology.is_prescribed, jnp.inf, armature)  # 1/D = 0
     moving = np.maximum(scene.contacts.link_a, scene.contacts.link_b).astype(int)
     sign = np.where(np.array(scene.contacts.link_a, int) >= 0, 1.0, -1.0)
-    R, p = rows(body.root, topology.links.root_of[moving])
-    X = _point_motion(R, p, point, frame * jnp.asarray(sign, frame.dtype)[:, None, None])
+    roots, index = topology.links.root_of[moving], near.index
+    R, p = (
+        rows(body.root, roots)
+        if index is None
+        else (x[near.pick(jnp.asarray(roots.astype(np.int32)))] for x in body.root)
+    )
+    forwards = jnp.asarray(near.pick_fixed(sign, frame.dtype))[:, None, None]
+    X = _point_motion(R, p, point, frame * forwards)
+    if scene.turning is not None:
+        turning = near.pick(jax.lax.stop_gradient(scene.turning)) * forwards
+        X = jnp.concatenate([X, turning_motion(R, turning)], axis=1)
     carrier = (topology.v_stop - 1)[moving]
     inertia = rows(body.inertia, topology.dof_link)
-    index = scene.near.index
     return TreeSpace(
-        X=scene.near.pick(X),
+        X=X,
         factor=factor,
         inertia=jnp.where(topology.last_dof[:, None, None], inertia, jnp.zeros_like(inertia)),
         armature=armature,

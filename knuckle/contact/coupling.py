@@ -129,19 +129,19 @@ def springs(slopes: list[Slopes], R: Rows, rhs: Rows) -> list[Spring]:
     """K = G^-1 F_u and g = G^-1 rhs of each law, G = F_r + F_u R."""
     found = []
     for (by_impulse, by_velocity), own_R, own_rhs in zip(slopes, R, rhs, strict=True):
-        inverse, K = over_blocks(_inverse_and_stiffness, by_impulse, by_velocity, own_R)
+        inverse, K = over_blocks(inverse_and_stiffness, by_impulse, by_velocity, own_R)
         found.append(Spring(K, over_blocks(spatial.apply, inverse, own_rhs)))  # apart from K: linear in rhs
     return found
 
 
-def _inverse_and_stiffness(by_impulse, by_velocity, R: Blocks):
+def inverse_and_stiffness(by_impulse, by_velocity, R: Blocks):
     """G^-1 and K."""
     inverse = small_inverse(by_impulse + by_velocity * R[:, None, :])
     return inverse, spatial.compose(inverse, by_velocity)
 
 
 def small_inverse(G: Float[Array, "block row row"]) -> Float[Array, "block row row"]:
-    """Inverse of matrices of one to three rows by cofactors."""
+    """Inverse of matrices of one to three rows by cofactors; of up to six, by blocks of three."""
     size = G.shape[1]
     if size == 1:
         return 1 / G
@@ -149,6 +149,20 @@ def small_inverse(G: Float[Array, "block row row"]) -> Float[Array, "block row r
         a, b, c, d = (G[:, i, j] for i in range(2) for j in range(2))
         adjugate = jnp.stack([jnp.stack([d, -b], axis=1), jnp.stack([-c, a], axis=1)], axis=1)
         return adjugate / (a * d - b * c)[:, None, None]
+    if size > 3:
+        return _inverse_by_blocks(G)
     x, y, z = G[:, 0], G[:, 1], G[:, 2]
     columns = spatial.cross(y, z), spatial.cross(z, x), spatial.cross(x, y)
     return jnp.stack(columns, axis=2) / spatial.dot(x, columns[0])[:, None, None]
+
+
+def _inverse_by_blocks(G: Float[Array, "block row row"]) -> Float[Array, "block row row"]:
+    """By the Schur complement of the first three rows: of contacts, the normal and tangents, which can be inverted."""
+    P, Q, S, T = G[:, :3, :3], G[:, :3, 3:], G[:, 3:, :3], G[:, 3:, 3:]
+    first = small_inverse(P)
+    above = spatial.compose(first, Q)
+    last = small_inverse(T - spatial.compose(S, above))
+    below = -spatial.compose(last, spatial.compose(S, first))
+    corner = first - spatial.compose(above, below)
+    right = -spatial.compose(above, last)
+    return jnp.concatenate([jnp.concatenate([corner, right], axis=2), jnp.concatenate([below, last], axis=2)], axis=1)

@@ -42,8 +42,8 @@ class JointSpace(Coupling):
         parts, start, pushed = springs(slopes, R, rhs), 0, []
         for spring in parts:
             count, block = spring.g.shape
-            rows = self.J[start : start + count * block].reshape(count, block, -1)
-            pushed.append(spatial.compose(spring.K, rows).reshape(count * block, -1))
+            rows = self.J[start : start + count * block].reshape(count, block, self.J.shape[1])
+            pushed.append(spatial.compose(spring.K, rows).reshape(count * block, self.J.shape[1]))
             start += count * block
         g, KJ = joined(tuple(spring.g for spring in parts)), jnp.concatenate(pushed)
         stiffness = jnp.matmul(self.J.T, KJ, precision=jax.lax.Precision.HIGHEST)

@@ -50,6 +50,11 @@ class TreeSpace(Coupling):
         return self._response(r).joint
 
     def diagonal(self):
+        L, joint = self.inverse_inertias()
+        return over_blocks(diagonal_at, self.X, self.pick(L)), *self.of_joints(joint)
+
+    def inverse_inertias(self) -> tuple[Float[Array, "dof 6 6"], Float[Array, " dof"]]:
+        """What the links that each degree of freedom moves, and the joints themselves, show to an impulse."""
         S, U, D_inverse = self.factor
 
         def from_parent(above, node):
@@ -63,18 +68,17 @@ class TreeSpace(Coupling):
 
         roots = len(self.dofs.roots)
         still = jnp.zeros((roots, 6, 6), S.dtype), jnp.zeros(roots, S.dtype)
-        L, joint = outward(self.dofs, from_parent, still, (S, U, D_inverse))
-        return over_blocks(_diagonal_at, self.X, self._pick(L)), *self._of_joints(joint)
+        return outward(self.dofs, from_parent, still, (S, U, D_inverse))
 
     def solve(self, slopes, R, rhs):
         contact, *joints = parts = springs(slopes, R, rhs)
-        stiff = self._collect(over_blocks(_stiffness_at_link, self.X, contact.K))
-        U, W, D_inverse = self._sprung(stiff, self._onto_joints(spring.K[:, :, 0] for spring in joints))
+        stiff = self._collect(over_blocks(stiffness_at_link, self.X, contact.K))
+        U, W, D_inverse = self.sprung(stiff, self.onto_joints(spring.K[:, :, 0] for spring in joints))
         force, joint_force = self._forces(tuple(spring.g for spring in parts))
-        moved = self._rows(_swept(self.dofs, self.factor.S, U, W, D_inverse, force, joint_force))
+        moved = self._rows(swept(self.dofs, self.factor.S, U, W, D_inverse, force, joint_force))
         return tuple(spring.impulse(u) for spring, u in zip(parts, moved, strict=True))
 
-    def _pick(self, per_dof: Float[Array, "dof ..."]) -> Float[Array, "contact ..."]:
+    def pick(self, per_dof: Float[Array, "dof ..."]) -> Float[Array, "contact ..."]:
         """What the links of the contacts have."""
         return rows(per_dof, np.array(self.fixed_carrier, int)) if self.carrier is None else per_dof[self.carrier]
 
@@ -85,10 +89,10 @@ class TreeSpace(Coupling):
             return add_rows(per_contact, np.array(self.fixed_carrier, int), count)
         return jnp.zeros((count, *per_contact.shape[1:]), per_contact.dtype).at[self.carrier].add(per_contact)
 
-    def _of_joints(self, per_dof: Float[Array, " dof"]) -> Rows:
+    def of_joints(self, per_dof: Float[Array, " dof"]) -> Rows:
         return tuple(rows(per_dof, np.array(own, int))[:, None] for own in self.joints)
 
-    def _onto_joints(self, parts) -> Float[Array, " dof"]:
+    def onto_joints(self, parts) -> Float[Array, " dof"]:
         """Sums over the rows of each joint."""
         total, count = jnp.zeros(len(self.dofs.parent), self.X.dtype), len(self.dofs.parent)
         for own, part in zip(self.joints, parts, strict=True):
@@ -97,18 +101,18 @@ class TreeSpace(Coupling):
 
     def _rows(self, motion: Motion) -> Rows:
         """Velocities of the rows."""
-        return over_blocks(spatial.apply, self.X, self._pick(motion.link)), *self._of_joints(motion.joint)
+        return over_blocks(spatial.apply, self.X, self.pick(motion.link)), *self.of_joints(motion.joint)
 
     def _forces(self, r: Rows) -> tuple[Float[Array, "dof 6"], Float[Array, " dof"]]:
         """Impulses on links, as spatial forces, and on joints."""
         contact, *joints = r
-        return self._collect(over_blocks(spatial.apply_transpose, self.X, contact)), self._onto_joints(joints)
+        return self._collect(over_blocks(spatial.apply_transpose, self.X, contact)), self.onto_joints(joints)
 
     def _response(self, r: Rows) -> Motion:
         S, U, D_inverse = self.factor
-        return _swept(self.dofs, S, U, U, D_inverse, *self._forces(r))
+        return swept(self.dofs, S, U, U, D_inverse, *self._forces(r))
 
-    def _sprung(self, on_links: Float[Array, "dof 6 6"], on_joints: Float[Array, " dof"]):
+    def sprung(self, on_links: Float[Array, "dof 6 6"], on_joints: Float[Array, " dof"]):
         """Factors U, W and 1/D of M + J^T K J."""
         S = self.factor.S
 
@@ -124,16 +128,16 @@ class TreeSpace(Coupling):
         return inward(self.dofs, eliminate, zero, nodes)[1]
 
 
-def _stiffness_at_link(X: Maps, K: Float[Array, "contact axis axis"]) -> Float[Array, "contact 6 6"]:
+def stiffness_at_link(X: Maps, K: Float[Array, "contact axis axis"]) -> Float[Array, "contact 6 6"]:
     return spatial.compose(jnp.swapaxes(X, 1, 2), spatial.compose(K, X))
 
 
-def _diagonal_at(X: Maps, L: Float[Array, "contact 6 6"]) -> Blocks:
+def diagonal_at(X: Maps, L: Float[Array, "contact 6 6"]) -> Blocks:
     """The diagonal of X L X^T."""
     return spatial.dot(X, spatial.compose(X, L))
 
 
-def _swept(dofs: Tree, S, U, W, D_inverse, force: Float[Array, "dof 6"], joint_force: Float[Array, " dof"]) -> Motion:
+def swept(dofs: Tree, S, U, W, D_inverse, force: Float[Array, "dof 6"], joint_force: Float[Array, " dof"]) -> Motion:
     """The motion that impulses cause, from the factors of an inertia: to the roots and back."""
 
     def to_parent(p, node):

@@ -37,10 +37,13 @@ class _Search(NamedTuple):
     count: Int[Array, ""]
 
 
-def gjk(a: Convex, b: Convex, shift: Vec3, direction: Vec3, tolerance: float) -> Simplex:
+def gjk(
+    a: Convex, b: Convex, shift: Vec3, direction: Vec3, tolerance: float, enough: Float[Array, ""] | float = np.inf
+) -> Simplex:
     """Nearest point of a + shift - b, both without their balls, starting in a direction.
 
-    `overlap` says that the origin is inside, or nearer than tolerance times the extent of the shapes.
+    `overlap` says that the origin is inside, or nearer than tolerance times the extent of the shapes. The search ends
+    early where the shapes are known to be farther apart than `enough` [m].
     """
     scale = a.extent + b.extent
 
@@ -53,7 +56,8 @@ def gjk(a: Convex, b: Convex, shift: Vec3, direction: Vec3, tolerance: float) ->
         old = search.simplex
         w, label_a, label_b = furthest(old.nearest)
         squared = spatial.dot(old.nearest, old.nearest)
-        converged = squared - spatial.dot(old.nearest, w) <= tolerance * squared
+        along = spatial.dot(old.nearest, w)
+        converged = (squared - along <= tolerance * squared) | (along > enough * jnp.sqrt(squared))
         slot = jnp.arange(4) == jnp.argmin(old.weights)
         points = jnp.where(slot[:, None], w[None], old.points)
         weights, inside = _nearest_weights(points)

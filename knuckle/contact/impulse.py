@@ -6,8 +6,7 @@ from the moment of impact, so positions, and gradients through the bounce, are t
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,18 +16,19 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from knuckle.contact.constraints import beyond_touching
-from knuckle.contact.coupling import joined
+from knuckle.contact.gauss_seidel import GaussSeidel
 from knuckle.contact.laws import Coulomb, Law, Pyramid
 from knuckle.contact.laws_smooth import Relaxed
+from knuckle.contact.newton import Newton
 from knuckle.contact.numbers import check_count, check_range
 from knuckle.contact.resolve import ContactModel, Push, Scene, Time
 from knuckle.contact.rows import inverse_masses
-from knuckle.contact.search import Solution, descend, search
+from knuckle.contact.solver import Solution, Solver
 from knuckle.contact.system import System, Vec
 from knuckle.model.model import Model
 
-ANNEALING_LEVELS = 8  # widths of smoothing between the fastest closing speed and the one that is asked
 PerContact = float | Float[Array, " contact"]
+SOLVERS: dict[str, Solver] = {"newton": Newton(), "gauss_seidel": GaussSeidel()}
 
 
 class Targets(NamedTuple):
@@ -44,8 +44,8 @@ class Impulse(ContactModel):
     """Rigid contact by impulses; numbers are one for all contacts, or one each.
 
     `alpha` and `beta` [1/s] are Baumgarte's: overlap phi is made to obey phi'' + 2 alpha phi' + beta^2 phi = 0, but is
-    undone at no more than `correction_speed`. Bodies keep that speed when they come apart: it is the only energy that
-    contact adds where restitution is zero or passive.
+    undone at no more than `recovery_speed`. Bodies keep that speed when they come apart: it is the only energy that
+    contact adds where restitution is zero or passive. At 0.1 m/s a body hops by v^2 / (2 g) = 0.5 mm.
     """
 
     restitution: PerContact = 0.0
@@ -53,7 +53,9 @@ class Impulse(ContactModel):
     friction: PerContact | None = None  # None: from the shapes
     alpha: PerContact = 200.0
     beta: PerContact = 200.0
+    recovery_speed: PerContact = 0.1  # [m/s]
     mixing: PerContact = 1e-5  # R (CFM) over the inverse masses that meet, each of a link and what hangs on it
+    solver: Literal["newton", "gauss_seidel"] = eqx.field(static=True, default="newton")
     tolerance: float = eqx.field(static=True, default=1e-8)  # residual [m/s]
     most_iterations: int = eqx.field(static=True, default=600)
     smoothing: PerContact | None = None  # width over which complementarity is relaxed [m/s]
@@ -64,6 +66,7 @@ class Impulse(ContactModel):
     def __check_init__(self):
         check_range(self, ("friction", "alpha", "beta", "mixing"))
         check_range(self, ["restitution"], most=1.0)
+        check_range(self, ["recovery_speed"], infinite=True)
         check_range(self, ("smoothing", "tolerance"), positive=True)
         check_count(self, "most_iterations", 0)
         if self.restitution_law not in ("newton", "passive"):
@@ -72,49 +75,36 @@ class Impulse(ContactModel):
             raise ValueError(f"Impulse: smooth must be 'both' or 'derivative', got {self.smooth!r}")
         if self.pyramid and self.smoothing is not None:
             raise ValueError("Impulse: smoothing works on the true cone: leave pyramid out")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"Impulse: solver must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
+        if self.smoothing is not None and not SOLVERS[self.solver].smooth_laws:
+            raise ValueError(f"Impulse: the solver {self.solver!r} has no smoothing: use solver='newton'")
 
     @property
     def culls(self):
         return self.smoothing is None
 
+    @property
+    def needs_matrix(self):
+        return SOLVERS[self.solver].needs_matrix
+
     def solve(self, system: System, start: Vec) -> Solution:
-        found = search(system, start, tolerance=self.tolerance, most_iterations=self.most_iterations)
-        contact = system.laws[0]
-        if not isinstance(contact, Relaxed) or not start.size:
-            return found
-        annealed = partial(self._anneal, system, contact)
-        return jax.lax.cond(found.converged, lambda found: found, annealed, found)
+        limits = {"tolerance": self.tolerance, "most_iterations": self.most_iterations}
+        return SOLVERS[self.solver].solve(system, start, **limits)
 
-    def _anneal(self, system: System, law: Relaxed, found: Solution) -> Solution:
-        """From a law so soft that it is easy to the one that is asked, each solution the start of the next search."""
-        system, law = jax.lax.stop_gradient((system, law))
-        tolerance = jnp.where(found.converged, jnp.inf, self.tolerance)  # in a batch, what is solved does not wait
-        options: dict[str, Any] = {"tolerance": tolerance, "most_iterations": self.most_iterations}
-        widest = jnp.maximum(jnp.max(jnp.maximum(-joined(system.b), 0.0)), law.smoothing)
-
-        def soften(level, r: Vec) -> Vec:
-            done = (level + 1).astype(r.dtype) / ANNEALING_LEVELS
-            width = law.smoothing * (widest / law.smoothing) ** (1 - done)
-            soft = eqx.tree_at(lambda law: law.smoothing, law, width)
-            return descend(system._replace(laws=(soft, *system.laws[1:])), r, **options)[0]
-
-        near = jax.lax.fori_loop(0, ANNEALING_LEVELS, soften, jnp.zeros_like(found.impulse))
-        last = search(system, near, **options)
-        better = last.residual < found.residual
-        last = jax.tree.map(lambda a, b: jnp.where(better, a, b), last, found)
-        return last._replace(iterations=found.iterations + last.iterations)
+    def sliding_friction(self, scene: Scene) -> Float[Array, " contact"]:
+        return scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
 
     def softness(self, model: Model, scene: Scene) -> Float[Array, " near"]:
         R = each_contact(self.mixing, scene) * inverse_masses(model, scene.contacts)
         return scene.near.pick(scene.taps("contact/softness", R))
 
     def push(self, model: Model, heavy: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Push:
-        near, axes = scene.near, scene.frame.shape[1]
+        near, axes = scene.near, scene.contact_rows
         target = self._targets(model, scene, qd, v_free, dt)
-        friction = scene.contacts.friction if self.friction is None else each_contact(self.friction, scene)
-        friction, speed = scene.taps("contact/friction", friction), scene.taps("contact/bias", target.speed)
+        speed = scene.taps("contact/bias", target.speed)
         aim = jnp.pad(near.pick(speed)[:, None], ((0, 0), (0, axes - 1)))
-        mu = near.pick(friction)
+        mu = near.pick(scene.friction)
         over, margin, rebound = (None if x is None else near.pick(x) for x in target[1:])
         cut = None
         if rebound is not None and self.restitution_law == "passive":
@@ -127,7 +117,7 @@ class Impulse(ContactModel):
         return Push(hard, aim, moment, derivative, margin, cut)
 
     def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
-        return (Pyramid if self.pyramid else Coulomb)(friction, scene.frame.shape[1] - 1)
+        return (Pyramid if self.pyramid else Coulomb)(friction, scene.contact_rows - 1)
 
     def soft_law(self, model: Model, friction: Float[Array, " near"], scene: Scene) -> Law | None:
         """The relaxed law, if it is wanted."""
@@ -135,17 +125,18 @@ class Impulse(ContactModel):
             return None
         width = each_contact(self.smoothing, scene)
         near = (scene.near.pick(x) for x in (width, inverse_masses(model, scene.contacts)))
-        return Relaxed(friction, *near, tangents=scene.frame.shape[1] - 1)
+        return Relaxed(friction, *near, tangents=scene.contact_rows - 1)
 
     def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Targets:
         gap = scene.contacts.gap
         share = dt * self.beta**2 / jnp.maximum(dt * self.beta**2 + 2 * self.alpha, 1e-300)
         kept_apart = -(share * gap + (1 - share) * beyond_touching(gap)) / dt
-        kept_apart = jnp.minimum(kept_apart, self.correction_speed)
+        kept_apart = jnp.minimum(kept_apart, self.recovery_speed)
         if not isinstance(self.restitution, Tracer) and not np.any(np.asarray(self.restitution)):
             return Targets(kept_apart)  # what follows gives the same: it is left out for speed
         e = each_contact(self.restitution, scene)
-        before, u = (scene.speeds(model, v)[:, 0] for v in (qd, v_free))
+        kept_apart = jnp.where(jnp.isnan(e), e, kept_apart)  # what is not known is no zero
+        before, u = scene.speeds_before(model, qd)[:, 0], scene.speeds(model, v_free)[:, 0]
         a = (u - before) / dt
         bouncy = e > 0
         hit = bouncy & (gap + dt * u < 0) & (u < 0)

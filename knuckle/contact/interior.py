@@ -33,7 +33,7 @@ from knuckle.contact.interior_path import (
 )
 from knuckle.contact.interior_problem import Problem, join, proximal, row_scale, split
 from knuckle.contact.interior_pyramid import corners, imbalance, imbalance_slope, residual
-from knuckle.contact.search import Solution
+from knuckle.contact.solver import Solution
 
 Vec = Float[Array, " row"]
 
@@ -69,7 +69,7 @@ def solve(
     if isinstance(smoothing, int | float) and smoothing < 0:
         raise ValueError(f"interior: smoothing must not be negative, got {smoothing} m/s")
     if problem.b.shape[0] == 0:
-        return nothing(problem.b)
+        return Solution.of_no_rows(problem.b)
     fixed, start = jax.lax.stop_gradient((problem, start))
     if known and smoothing == 0:
         found = jax.lax.stop_gradient(_search(fixed, start, tolerance, most_iterations, directions))
@@ -85,12 +85,6 @@ def solve(
     return solution._replace(
         converged=solution.converged & (relaxed.error <= tolerance), iterations=found.total + relaxed.total
     )
-
-
-def nothing(b: Vec) -> Solution:
-    """The solution of a problem without rows."""
-    zero = jnp.zeros((), b.dtype)
-    return Solution(b, zero, zero == 0, jnp.zeros((), jnp.int32))
 
 
 def _solution(r: Vec, found: _Search | _Relaxed, tolerance: float) -> Solution:

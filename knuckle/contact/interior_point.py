@@ -24,7 +24,8 @@ from knuckle.contact.laws import Between, Bounded, Coulomb, Law, slopes_by_jacob
 from knuckle.contact.numbers import check_count
 from knuckle.contact.resolve import Push, Scene, Time
 from knuckle.contact.rows import effective_inverse_mass, inverse_masses
-from knuckle.contact.search import Solution, search
+from knuckle.contact.search import search
+from knuckle.contact.solver import Solution
 from knuckle.contact.system import Laws, System, Vec
 from knuckle.dynamics.aba import factor_mass_matrix
 from knuckle.model.model import Model
@@ -73,14 +74,21 @@ class InteriorPoint(Impulse):
     Limits and joint friction are relaxed too, over the mean of the contacts' `smoothing`.
     """
 
-    needs_matrix = True
     directions: int = eqx.field(static=True, default=4)  # in a plane of motion, the line between two of them
 
     def __check_init__(self):
         check_count(self, "directions", 2)
         corners(self.directions)
+        if self.solver != "newton":
+            raise ValueError(f"InteriorPoint: has a solver of its own: leave solver out, got {self.solver!r}")
+
+    @property
+    def needs_matrix(self):
+        return True
 
     def hard_law(self, friction: Float[Array, " near"], scene: Scene) -> Law:
+        if scene.turning is not None:
+            raise ValueError("InteriorPoint has no torsional and rolling friction (condim 4 and 6): use Impulse")
         tangents = scene.frame.shape[1] - 1
         line = tangents == 1 and self.smoothing is None  # the relaxed law depends on the number of corners
         return Polygon(friction, tangents, directions=2 if line else self.directions)
@@ -128,7 +136,7 @@ class InteriorPoint(Impulse):
     def _interior(self, system: System, start: Vec) -> Solution:
         """The search on the system as a mixed complementarity problem."""
         if not start.size:
-            return interior.nothing(start)
+            return Solution.of_no_rows(start)
         lift = jnp.asarray(_lift(system.laws), start.dtype)
         problem, law = _as_problem(system, lift), _parts(system.laws).contact
         work = None if law.work is None else spatial.apply_transpose(jnp.abs(lift), law.work)

@@ -77,9 +77,15 @@ def over_blocks(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def length(x: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
-    """Euclidean length, with gradient zero at zero."""
+    """Euclidean length, with gradient zero at zero; zero too where the square nearly underflows."""
     squared = spatial.dot(x, x)
-    return jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, jnp.ones_like(squared))), 0.0)
+    there = squared > least_square(x.dtype)
+    return jnp.where(there, jnp.sqrt(jnp.where(there, squared, jnp.ones_like(squared))), 0.0)
+
+
+def least_square(dtype) -> float:
+    """A square below which its root has no derivative of use: 1 / root would overflow in products."""
+    return float(jnp.finfo(dtype).tiny) ** 0.75
 
 
 def unit(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
@@ -107,7 +113,8 @@ class Coulomb(Law):
         normal = jnp.maximum(aim[:, :1], 0.0)
         tangent = aim[:, 1:]
         size, room = length(tangent), self.friction * normal[:, 0]
-        kept = jnp.where((size <= room)[:, None], tangent, room[:, None] * unit(tangent))
+        sticking = (size <= room) & (room > 0)  # a contact that does not push keeps nothing, at zero slip too
+        kept = jnp.where(sticking[:, None], tangent, room[:, None] * unit(tangent))
         return scale[:, None] * r - jnp.concatenate([normal, kept], axis=1)
 
     def slopes(self, r, u, scale):
@@ -156,7 +163,8 @@ class Pyramid(Coulomb):
         aim = scale[:, None] * r - u
         normal = jnp.maximum(aim[:, :1], 0.0)
         room = self.friction[:, None] * normal
-        return scale[:, None] * r - jnp.concatenate([normal, jnp.clip(aim[:, 1:], -room, room)], axis=1)
+        kept = jnp.where(room > 0, jnp.clip(aim[:, 1:], -room, room), jnp.zeros_like(aim[:, 1:]))
+        return scale[:, None] * r - jnp.concatenate([normal, kept], axis=1)
 
     def slopes(self, r, u, scale):
         aim = scale[:, None] * r - u
@@ -200,6 +208,8 @@ class Between(Law):
     equal: bool = eqx.field(static=True, default=False)  # the bounds are one
 
     def imbalance(self, r, u, scale):
+        if self.equal:
+            return u - self.lower[:, None]
         return u - jnp.clip(u - scale[:, None] * r, self.lower[:, None], self.upper[:, None])
 
     def slopes(self, r, u, scale):
@@ -220,7 +230,8 @@ class Bounded(Law):
 
     def imbalance(self, r, u, scale):
         most = (scale * self.bound)[:, None]
-        return scale[:, None] * r - jnp.clip(scale[:, None] * r - u, -most, most)
+        kept = jnp.where(most > 0, jnp.clip(scale[:, None] * r - u, -most, most), jnp.zeros_like(r))
+        return scale[:, None] * r - kept
 
     def slopes(self, r, u, scale):
         aim = (scale[:, None] * r - u)[:, 0]

@@ -17,7 +17,6 @@ TESTS: dict[Kinds, Test] = {
     ("ellipsoid", "plane"): shapes_plane.ellipsoid_plane,
     ("box", "plane"): shapes_plane.box_plane,
     ("cylinder", "plane"): shapes_plane.cylinder_plane,
-    ("mesh", "plane"): shapes_plane.mesh_plane,
     ("polygon", "plane"): shapes_plane.polygon_plane,
     ("points", "plane"): shapes_plane.points_plane,
     ("sphere", "sphere"): shapes_round.sphere_sphere,
@@ -35,6 +34,7 @@ TESTS: dict[Kinds, Test] = {
     ("points", "cylinder"): shapes_round.as_balls(shapes_round.sphere_cylinder),
     ("points", "polygon"): shapes_round.as_balls(shapes_polygon.sphere_polygon),
 }
+HULL_PLANE: Kinds = ("mesh", "plane")
 CONVEX: tuple[ShapeKind, ...] = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 PAIRS_OF_CONVEX = {(a, b) for number, a in enumerate(CONVEX) for b in CONVEX[number:]} - set(TESTS)
 
@@ -45,7 +45,7 @@ def kinds_of(geometry: Geometry, a: int, b: int) -> tuple[Kinds, bool]:
     Raises ValueError that names shapes and kinds that have no test.
     """
     kinds = geometry.kind[a], geometry.kind[b]
-    known = TESTS.keys() | PAIRS_OF_CONVEX
+    known = TESTS.keys() | PAIRS_OF_CONVEX | {HULL_PLANE}
     if kinds in known:
         return kinds, False
     if (kinds[1], kinds[0]) in known:

@@ -14,6 +14,7 @@ class Nearest(NamedTuple):
     """The contacts that are solved: all, or those with the smallest gaps."""
 
     index: Int[Array, " near"] | None
+    parts: tuple[int, ...] = ()  # of `PerPair`: how many of them each rule has
 
     def count(self, contacts: int) -> int:
         """Of those that are solved."""
@@ -37,5 +38,26 @@ class Nearest(NamedTuple):
         return jnp.zeros((), bool) if self.index is None else jnp.any(marks.at[self.index].set(False))
 
 
-def nearest(gap: Float[Array, " contact"], most: int) -> Nearest:
-    return Nearest(None) if len(gap) <= most else Nearest(jax.lax.top_k(-jax.lax.stop_gradient(gap), most)[1])
+def nearest(gap: Float[Array, " contact"], most: int, reach: Float[Array, ""] | None = None) -> Nearest:
+    """All contacts, or `most`: those within `reach` [m] in their order, or, if they are more, the nearest."""
+    if len(gap) <= most:
+        return Nearest(None)
+    gap = jax.lax.stop_gradient(gap)
+    if reach is None:
+        return Nearest(_smallest(gap, most))
+    wanted = gap <= jax.lax.stop_gradient(reach)
+    fits = jnp.sum(wanted.astype(jnp.int32)) <= most
+    return Nearest(jax.lax.cond(fits, lambda: _wanted_first(wanted, most), lambda: _smallest(gap, most)))
+
+
+def _smallest(gap: Float[Array, " contact"], most: int) -> Int[Array, " near"]:
+    return jax.lax.top_k(-gap, most)[1].astype(jnp.int32)
+
+
+def _wanted_first(wanted: Bool[Array, " contact"], most: int) -> Int[Array, " near"]:
+    """Numbers of the entries that are wanted, then of others, no one twice."""
+    marks = wanted.astype(jnp.int32)
+    before, others = jnp.cumsum(marks), jnp.cumsum(1 - marks)
+    place = jnp.where(wanted, before - 1, before[-1] + others - 1)
+    number = jnp.arange(len(wanted), dtype=jnp.int32)
+    return jnp.zeros(most, jnp.int32).at[place].set(number, mode="drop", unique_indices=True)

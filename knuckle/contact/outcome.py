@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import equinox as eqx
@@ -32,6 +33,19 @@ class Outcome(eqx.Module):
     margin: Float[Array, "*step"]  # to the nearest change of mode [m/s]; near zero the gradient is one-sided
     slack: Float[Array, "*step"]  # by how much a limit or equality gives way [m/s]; large where they contradict
     violation: Float[Array, "*step"]  # of the worst limit or equality, which the step leaves [m or rad]
+    torque: Float[Array, "*step contact 3"] | None = None  # on a, of torsional and rolling friction, world [N m s]
+
+    def of_rule(self, rule: str) -> Outcome:
+        """With the contacts of one rule of `PerPair` only."""
+        own = self.contacts.rows_of(rule)
+        return dataclasses.replace(
+            self,
+            contacts=self.contacts.of_rule(rule),
+            frame=self.frame[..., own, :, :],
+            impulse=self.impulse[..., own, :],
+            velocity=self.velocity[..., own, :],
+            torque=None if self.torque is None else self.torque[..., own, :],
+        )
 
     @property
     def depth(self) -> Float[Array, "*step contact"]:
@@ -41,14 +55,16 @@ class Outcome(eqx.Module):
     def check(self) -> None:
         """Raise if a step is unsolved or a constraint gave way; warn of violations and one-sided gradients.
 
+        Steps of a batch are counted through, one roll-out after the other.
+
         A limit or equality that is violated is corrected over several steps (`correction`, `correction_speed` of the
         contact model). So a step can be converged and still leave a violation.
         """
         if isinstance(self.residual, Tracer):
             raise ValueError("check=True needs numbers: under jit, grad or vmap, call .contact.check() on the result")
-        residual, slack, margin = (np.atleast_1d(np.asarray(x)) for x in (self.residual, self.slack, self.margin))
+        residual, slack, margin = (np.asarray(x).reshape(-1) for x in (self.residual, self.slack, self.margin))
         finite = ~np.isnan(residual) & np.isfinite(slack)
-        finite &= np.isfinite(np.asarray(self.impulse)).reshape(len(residual), -1).all(axis=1)
+        finite &= np.isfinite(np.asarray(self.impulse)).all(axis=(-2, -1)).reshape(-1)
         if not finite.all():
             raise ArithmeticError(f"contact impulses are not finite from step {int(np.argmin(finite))} on")
         if np.any(slack > GIVES_WAY):
@@ -56,15 +72,15 @@ class Outcome(eqx.Module):
             raise ArithmeticError(
                 f"a constraint gave way by {slack[at]:.1e} m/s in step {at}: constraints contradict each other"
             )
-        unsolved = np.flatnonzero(~np.atleast_1d(np.asarray(self.converged)))
+        unsolved = np.flatnonzero(~np.asarray(self.converged).reshape(-1))
         if len(unsolved):
             at = unsolved[0]
             raise ArithmeticError(
                 f"contact was not solved in {len(unsolved)} of {len(residual)} steps; the first is step {at}, with a "
                 f"residual of {residual[at]:.1e} m/s (or contacts beyond most_contacts that should have pushed, or "
-                "substeps that are too long)"
+                "substeps that are too long, or bodies squeezed by prescribed motion)"
             )
-        violation = np.atleast_1d(np.asarray(self.violation))
+        violation = np.asarray(self.violation).reshape(-1)
         violated = np.flatnonzero(violation > VIOLATED)
         if len(violated):
             at = violated[0]

@@ -85,7 +85,7 @@ def _outline(shape: Convex, outward: Vec3, frame: Float[Array, "3 3"], origin: V
     """The part of a shape that is nearly furthest along a unit vector, in a frame of two tangents and the normal."""
     ways = spatial.compose(constant(_WAYS, frame, _WAYS.shape), frame[:2])
     core = shape.position[None] + spatial.apply(
-        shape.rotation[None], shape.corners[_corner_labels(shape, outward, ways, origin)]
+        shape.rotation[None], shape.local_corner(_corner_labels(shape, outward, ways, origin))
     )
     points = core + _rim(shape, outward, ways) + (shape.radius * outward)[None] - origin[None]
     local = spatial.compose(points, frame.T)
@@ -98,14 +98,18 @@ def _corner_labels(shape: Convex, outward: Vec3, ways: Float[Array, "corner 3"],
     Slopes are seen from the point of contact: a corner that is furthest would do only where no other is, too.
     """
     still, outward, ways = jax.lax.stop_gradient((shape, outward, ways))
-    local = lambda v: spatial.apply_transpose(still.rotation, v)  # noqa: E731
-    reach = spatial.dot(still.corners, local(outward)[None])
-    arm = still.corners - local(origin - still.position)[None]
-    arm = arm - spatial.dot(arm, local(outward)[None])[:, None] * local(outward)[None]
-    drop = jnp.max(reach) - reach
-    near = (drop * drop <= SLOPE**2 * spatial.dot(arm, arm)) | (drop <= UNEVEN * still.extent)
-    along = spatial.compose(spatial.compose(ways, still.rotation), still.corners.T)
-    return jnp.argmax(jnp.where(near[None], along, jnp.full_like(along, -jnp.inf)), axis=1)
+    across, towards = spatial.compose(ways, still.rotation), spatial.apply_transpose(still.rotation, outward)
+    middle = spatial.apply_transpose(still.rotation, jax.lax.stop_gradient(origin) - still.position)
+    most = still.highest(lambda x: [spatial.dot(x, towards)])[1][0]
+
+    def along_ways(x: Vec3) -> list[Scalar]:
+        drop, arm = most - spatial.dot(x, towards), x - middle
+        arm = arm - spatial.dot(arm, towards) * towards
+        near = (drop * drop <= SLOPE**2 * spatial.dot(arm, arm)) | (drop <= UNEVEN * still.extent)
+        along = spatial.apply(across, x)
+        return list(jnp.where(near, along, -jnp.inf))
+
+    return still.highest(along_ways)[0]
 
 
 def _rim(shape: Convex, outward: Vec3, ways: Float[Array, "corner 3"]) -> Float[Array, "corner 3"]:

@@ -13,9 +13,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
 from knuckle.contact.system import Vec
+
+Counted = Bool[np.ndarray, " row"]
 
 ROUNDING = 1e-7  # of the work done: below it an impact that keeps its energy (e = 1) counts as safe
 
@@ -34,31 +37,32 @@ class Blend(NamedTuple):
     margin: Float[Array, ""]  # to where the rebound begins or ends to be cut [m/s]
 
 
-def without_gain(newton: Blow, plastic: Blow, free_speed: Vec) -> Blend:
-    """The blow between a plastic one and Newton's that rebounds the most without a gain of kinetic energy."""
+def without_gain(newton: Blow, plastic: Blow, free_speed: Vec, counted: Counted | None = None) -> Blend:
+    """The blow between a plastic one and Newton's that rebounds the most without a gain of kinetic energy.
+
+    `counted`: the rows whose work must not add energy; None: all.
+    """
     if not newton.impulse.size:
         return Blend(newton.impulse, newton.v, jnp.asarray(jnp.inf, newton.v.dtype))
-    change = newton.impulse - plastic.impulse
-    work = _work(plastic, free_speed)
+    counts = jnp.ones_like(newton.impulse) if counted is None else jnp.asarray(counted, newton.impulse.dtype)
+    hard, soft = counts * newton.impulse, counts * plastic.impulse
+    change, faster = hard - soft, newton.speed - plastic.speed
+    work = 0.5 * jnp.sum(soft * (free_speed + plastic.speed))  # kinetic energy that impulses add [J]
     room = jnp.maximum(work, 0.0) - work
-    linear, square = jnp.sum(change * plastic.speed), jnp.sum(change * (newton.speed - plastic.speed))
+    linear = 0.5 * jnp.sum(change * (free_speed + plastic.speed) + soft * faster)
+    square = jnp.sum(change * faster)
     excess = linear + 0.5 * square - room
-    scale = jnp.sum(jnp.abs(newton.impulse * free_speed)) + jnp.sum(jnp.abs(newton.impulse * newton.speed))
+    scale = jnp.sum(jnp.abs(hard * free_speed)) + jnp.sum(jnp.abs(hard * newton.speed))
     decided = jnp.abs(excess) > ROUNDING * scale
     gains = decided & (excess > 0)
     share = jnp.where(gains, _root(linear, square, room, gains), jnp.ones_like(excess))
     size = jnp.sum(jnp.abs(change))
     to_cut = jnp.where(decided, jnp.abs(excess) / jnp.where(decided, size, jnp.ones_like(size)), jnp.inf)
     return Blend(
-        plastic.impulse + share * change,
+        plastic.impulse + share * (newton.impulse - plastic.impulse),
         plastic.v + share * (newton.v - plastic.v),
         jax.lax.stop_gradient(to_cut),
     )
-
-
-def _work(blow: Blow, free_speed: Vec) -> Float[Array, ""]:
-    """Kinetic energy that impulses add [J]: their work at the mean of the velocities before and after."""
-    return 0.5 * jnp.sum(blow.impulse * (free_speed + blow.speed))
 
 
 def _root(linear, square, room, gains) -> Float[Array, ""]:

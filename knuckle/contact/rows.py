@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from knuckle import spatial
 from knuckle.contact.collide import Contacts
@@ -60,12 +60,12 @@ def contact_frames(
 
 
 def contact_jacobian(
-    model: Model, axes: WorldAxes, contacts: Contacts, frames: Float[Array, "contact axis 3"], near: Nearest
+    model: Model, axes: WorldAxes, contacts: Contacts, frames: Float[Array, "near axis 3"], near: Nearest
 ) -> Float[Array, "near axis dof"]:
     """Velocity of a's point against b's, along the axes of its frame, per unit joint speed, of the nearest contacts."""
     sign = near.pick_fixed(moved_by(model, contacts.link_a) - moved_by(model, contacts.link_b), contacts.gap.dtype)
     velocity = point_velocities(axes, sign, near.pick(contacts.point))
-    return jnp.sum(near.pick(frames)[:, :, None, :] * velocity[:, None, :, :], axis=-1)
+    return jnp.sum(frames[:, :, None, :] * velocity[:, None, :, :], axis=-1)
 
 
 def point_velocities(
@@ -105,7 +105,10 @@ def inverse_masses(model: Model, contacts: Contacts) -> Float[Array, " contact"]
     carries = model.topology.links.ancestors.astype(float)
     own = jnp.asarray(model.inertia.mass)
     mass = jnp.sum(jnp.asarray(carries, own.dtype) * own[None, :], axis=1)
-    inverse = jnp.where(mass > 0, 1 / jnp.where(mass > 0, mass, 1.0), 0.0)
+    heavy = mass > 0
+    inverse = jnp.where(heavy, 1 / jnp.where(heavy, mass, 1.0), 0.0)
+    if model.topology.prescribed:
+        inverse = jnp.where(model.topology.is_driven, jnp.zeros_like(inverse), inverse)
     inverse = jnp.concatenate([inverse, jnp.zeros(1, inverse.dtype)])
     return inverse[np.array(contacts.link_a, int)] + inverse[np.array(contacts.link_b, int)]
 
@@ -114,7 +117,7 @@ def point_speeds(
     model: Model, body: Articulation, contacts: Contacts, frames: Float[Array, "contact axis 3"], qd: Vec
 ) -> Float[Array, "contact axis"]:
     """Velocity of a's point against b's along the axes of its frame: J qd, by the velocities of the links."""
-    carried = _carried(model, contacts, body)
+    carried = carried_sides(model, contacts, body)
     R, p = carried.root
     moving = rows(link_velocities(model, body.axes, qd), carried.link)
     angular, linear = spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:])
@@ -132,7 +135,7 @@ def point_wrenches(
     impulse: Float[Array, "contact axis"],
 ) -> Float[Array, "link 6"]:
     """What impulses at the contacts are to the links: [torque; force] about each link's origin, world axes."""
-    carried = _carried(model, contacts, body)
+    carried = carried_sides(model, contacts, body)
     R, p = carried.root
     pull = rows(spatial.apply_transpose(frames, impulse), carried.contact)
     force = jnp.asarray(carried.sign, p.dtype)[:, None] * pull
@@ -141,7 +144,57 @@ def point_wrenches(
     return sum_rows(jnp.concatenate([torque, force], axis=1), carried.link, len(model.topology.parent))
 
 
-class _Carried(NamedTuple):
+class PickedSides(NamedTuple):
+    """The links of contacts that were picked at run time; the world stands after the last link."""
+
+    a: Int[Array, " near"]
+    b: Int[Array, " near"]
+
+
+def picked_sides(model: Model, contacts: Contacts, near: Nearest) -> PickedSides:
+    links = len(model.topology.parent)
+    a, b = (np.where(np.array(side) < 0, links, side).astype(np.int32) for side in (contacts.link_a, contacts.link_b))
+    return PickedSides(near.pick(jnp.asarray(a)), near.pick(jnp.asarray(b)))
+
+
+def picked_speeds(
+    model: Model,
+    body: Articulation,
+    sides: PickedSides,
+    point: Float[Array, "near 3"],
+    frames: Float[Array, "near axis 3"],
+    qd: Vec,
+) -> Float[Array, "near axis"]:
+    """`point_speeds` of contacts that were picked at run time."""
+    R, p = rows(body.root, model.topology.links.root_of)
+    moving = link_velocities(model, body.axes, qd)
+    angular, linear, p = (
+        jnp.pad(x, ((0, 1), (0, 0))) for x in (spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:]), p)
+    )
+    of_a, of_b = (linear[side] + spatial.cross(angular[side], point - p[side]) for side in sides)
+    return spatial.apply(frames, of_a - of_b)
+
+
+def picked_wrenches(
+    model: Model,
+    body: Articulation,
+    sides: PickedSides,
+    point: Float[Array, "near 3"],
+    frames: Float[Array, "near axis 3"],
+    impulse: Float[Array, "near axis"],
+) -> Float[Array, "link 6"]:
+    """`point_wrenches` of contacts that were picked at run time."""
+    R, p = rows(body.root, model.topology.links.root_of)
+    origin = jnp.pad(p + spatial.apply(R, body.in_root.position), ((0, 1), (0, 0)))
+    force = spatial.apply_transpose(frames, impulse)
+    total = jnp.zeros((len(origin), 6), force.dtype)
+    for side, own in ((sides.a, force), (sides.b, -force)):
+        torque = spatial.cross(point - origin[side], own)
+        total = total.at[side].add(jnp.concatenate([torque, own], axis=1))
+    return total[:-1]
+
+
+class Carried(NamedTuple):
     """The sides of contacts that stand on a moving link."""
 
     contact: np.ndarray
@@ -150,12 +203,12 @@ class _Carried(NamedTuple):
     root: Poses
 
 
-def _carried(model: Model, contacts: Contacts, body: Articulation) -> _Carried:
+def carried_sides(model: Model, contacts: Contacts, body: Articulation) -> Carried:
     sides = [(k, link, 1.0) for k, link in enumerate(contacts.link_a)]
     sides += [(k, link, -1.0) for k, link in enumerate(contacts.link_b)]
     contact, link, sign = (np.array([side[i] for side in sides if side[1] >= 0]) for i in range(3))
     link = link.astype(int)
-    return _Carried(contact.astype(int), link, sign, rows(body.root, model.topology.links.root_of[link]))
+    return Carried(contact.astype(int), link, sign, rows(body.root, model.topology.links.root_of[link]))
 
 
 def change_of_velocity(model: Model, q: Vec, wrench: Float[Array, "link 6"]) -> Vec:

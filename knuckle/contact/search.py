@@ -3,6 +3,9 @@
 Undamped Newton from the last step's impulses takes one or two iterations where contacts persist. Where it does not
 converge (redundant contacts, stacks, mass ratios), the problem is changed to one that it solves easily, A + rho D with
 the centre of the last solution, and rho is lowered from solution to solution until the original problem is solved.
+
+Solutions on that path, and those of steps in the space of the joints, where stiff rows cost digits, are only as exact
+as the tolerance: one more undamped step ends these searches at rounding.
 """
 
 from __future__ import annotations
@@ -13,8 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from knuckle.contact.coupling import Rows, joined
+from knuckle.contact.coupling import Rows, RowSpace, joined
 from knuckle.contact.laws import Scale
+from knuckle.contact.progress import Progress, choose, first_progress, reachable, rounding_of
+from knuckle.contact.search_packed import can_pack, search_packed
+from knuckle.contact.solver import Solution
 from knuckle.contact.system import (
     System,
     Vec,
@@ -25,81 +31,67 @@ from knuckle.contact.system import (
     over_rows,
     plus,
     residual,
+    row_scales,
     times,
     velocity,
 )
 
-INNER_STEPS = 12  # Newton steps before the problem is made easier
-FIRST_RHO, EASIER, HARDER, MOST_RHO = 0.1, 10.0, 0.3, 1e3
 LEAST_SHARE = 1e-6  # of a Newton step; smaller ones lead nowhere
-ROUNDING, MOST_ROUNDING = 1e-14, 1e-6  # of the velocity that an impulse makes alone; [m/s]
-
-
-class Solution(NamedTuple):
-    """Impulses, with the residual that was reached [m/s]; `converged` is true only below the tolerance."""
-
-    impulse: Vec
-    residual: Float[Array, ""]
-    converged: Bool[Array, ""]
-    iterations: Int[Array, ""]
-
-    def joined(self, other: Solution) -> Solution:
-        """These impulses, of which the worse residual and both searches count."""
-        worse = jnp.maximum(self.residual, other.residual)
-        both = self.converged & other.converged, self.iterations + other.iterations
-        return Solution(self.impulse, worse, *both)
 
 
 class _State(NamedTuple):
-    """Impulses with the velocities that they lead to; rho is zero while plain Newton steps are taken."""
+    """Impulses with the velocities that they lead to."""
 
     r: Rows
     u: Rows
     center: Rows
     center_u: Rows
-    rho: Float[Array, ""]
     best: Rows
-    error: Float[Array, ""]  # of the best
-    inner: Int[Array, ""]
-    total: Int[Array, ""]
+    progress: Progress
 
 
 def search(system: System, start: Vec, *, tolerance: float, most_iterations: int) -> Solution:
     """Impulses whose residual is below the tolerance, or the best found. Not differentiable: see `implicit`."""
     system, start = jax.lax.stop_gradient((system, start))
     if not start.size:
-        zero = jnp.zeros((), start.dtype)
-        return Solution(start, zero, zero == 0, jnp.zeros((), jnp.int32))
-    scales = block_scales(system)
+        return Solution.of_no_rows(start)
+    if can_pack(system):
+        packed = search_packed(system, start, tolerance=tolerance, most_iterations=most_iterations)
+        best, error, rounding, total = system.split(packed.impulse), packed.error, packed.rounding, packed.iterations
+    else:
+        best, (_, error, rounding, _, total) = _search_all(system, system.split(start), tolerance, most_iterations)
+    converged = error <= reachable(tolerance, rounding)
+    best = jax.lax.cond(converged, lambda r: r, lambda r: without_gain(system, r), best)
+    return Solution(joined(best), error, converged, total)
+
+
+def _search_all(system: System, start: Rows, tolerance: float, most_iterations: int) -> tuple[Rows, Progress]:
+    own, scales = row_scales(system), block_scales(system)
     weights = over_rows(system.laws, scales)
-
-    def unfinished(at: _State):
-        return (at.error > reachable(tolerance, weights, at.best)) & (at.total < most_iterations)
-
-    def advance(at: _State) -> _State:
-        return _advance(system, scales, weights, at, tolerance)
-
-    found = jax.lax.while_loop(unfinished, advance, _first(system, scales, system.split(start)))
-    converged = found.error <= reachable(tolerance, weights, found.best)
-    best = jax.lax.cond(converged, lambda r: r, lambda r: _without_gain(system, r), found.best)
-    return Solution(joined(best), found.error, converged, found.total)
+    found = jax.lax.while_loop(
+        lambda at: at.progress.is_unfinished(tolerance, most_iterations),
+        lambda at: _advance(system, own, scales, weights, at, tolerance),
+        _first(system, own, scales, weights, start),
+    )
+    return found.best, found.progress
 
 
-def _first(system: System, scales: list[Scale], start: Rows) -> _State:
+def _first(system: System, own: Rows, scales: list[Scale], weights: Rows, start: Rows) -> _State:
     """Newton steps begin at the start; if they fail, easier problems begin at rest."""
     zero = jax.tree.map(jnp.zeros_like, start)
     u = velocity(system, start)
     error, resting = (residual(system.laws, r, at, scales) for r, at in ((start, u), (zero, system.b)))
     usable = error <= resting  # false for NaN
-    best, count = _where(usable, start, zero), jnp.zeros((), jnp.int32)
-    rho = jnp.zeros_like(resting)
-    return _State(start, u, zero, system.b, rho, best, jnp.where(usable, error, resting), count, count)
+    best = _where(usable, start, zero)
+    progress = first_progress(jnp.where(usable, error, resting), impulse_rounding(own, weights, best))
+    return _State(start, u, zero, system.b, best, progress)
 
 
-def _advance(system: System, scales: list[Scale], weights: Rows, at: _State, tolerance: float) -> _State:
+def _advance(system: System, own: Rows, scales: list[Scale], weights: Rows, at: _State, tolerance: float) -> _State:
     """One Newton step on the problem with A + rho D, whose velocities are u + rho D (r - center)."""
-    laws, heavier = system.laws, jax.tree.map(lambda weight: at.rho * weight, weights)
-    near_scales = [(1 + at.rho) * scale for scale in scales]
+    laws, rho = system.laws, at.progress.rho
+    heavier = jax.tree.map(lambda weight: rho * weight, weights)
+    near_scales = [(1 + rho) * scale for scale in scales]
 
     def near(r: Rows, u: Rows) -> Rows:
         return jax.tree.map(lambda u, w, r, center: u + w * (r - center), u, heavier, r, at.center)
@@ -108,22 +100,18 @@ def _advance(system: System, scales: list[Scale], weights: Rows, at: _State, tol
     r = plus(at.r, step)
     u = velocity(system, r)
     error = residual(laws, r, u, scales)
-    plain = at.rho == 0
-    near_error = jax.lax.cond(plain, lambda: error, lambda: residual(laws, r, near(r, u), near_scales))
-    better = error < at.error  # false for NaN
-    solved = ~plain & (near_error <= 0.5 * tolerance)
-    failed = ~solved & ((at.inner + 1 >= INNER_STEPS) | ~(near_error < jnp.inf))
-    easier = jnp.minimum(jnp.maximum(EASIER * at.rho, FIRST_RHO), MOST_RHO)
+    in_rows = isinstance(system.coupling, RowSpace)
+    near_error = jax.lax.cond(rho == 0, lambda: error, lambda: residual(laws, r, near(r, u), near_scales))
+    choice, progress = choose(
+        at.progress, error, near_error, impulse_rounding(own, weights, r), tolerance, in_rows=in_rows
+    )
     return _State(
-        r=_where(failed, at.center, r),
-        u=_where(failed, at.center_u, u),
-        center=_where(solved, r, at.center),
-        center_u=_where(solved, u, at.center_u),
-        rho=jnp.where(solved, HARDER * at.rho, jnp.where(failed, easier, at.rho)),
-        best=_where(better, r, at.best),
-        error=jnp.where(better, error, at.error),
-        inner=jnp.where(solved | failed, 0, at.inner + 1),
-        total=at.total + 1,
+        r=_where(choice.failed, at.center, r),
+        u=_where(choice.failed, at.center_u, u),
+        center=_where(choice.solved, r, at.center),
+        center_u=_where(choice.solved, u, at.center_u),
+        best=_where(choice.better, r, at.best),
+        progress=progress,
     )
 
 
@@ -131,7 +119,7 @@ def _where(condition: Bool[Array, ""], a: Rows, b: Rows) -> Rows:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
-def _without_gain(system: System, r: Rows) -> Rows:
+def without_gain(system: System, r: Rows) -> Rows:
     """Admissible impulses of a search that failed, shortened until r.(A r + b) <= 0, as it is at solutions.
 
     That bounds the energy only if contacts do not pull: b counts from the velocity that they aim at.
@@ -143,12 +131,9 @@ def _without_gain(system: System, r: Rows) -> Rows:
     return jax.tree.map(lambda x: share * x, r)
 
 
-def reachable(tolerance: float, weights: Rows, r: Rows) -> Float[Array, ""]:
-    """The tolerance, or what rounding leaves of the velocities that cancel where constraints contradict each other.
-
-    Impulses there are the contradiction over R, 1e8 times those of other constraints.
-    """
-    return jnp.maximum(tolerance, jnp.minimum(ROUNDING * largest(times(weights, r)), MOST_ROUNDING))
+def impulse_rounding(own: Rows, weights: Rows, r: Rows) -> Float[Array, ""]:
+    """What rounding leaves of what impulses do; `own`: velocity per impulse of rows, `weights`: means over blocks."""
+    return largest(jax.tree.map(rounding_of, times(own, r), times(weights, r)))
 
 
 class _Descent(NamedTuple):

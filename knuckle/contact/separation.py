@@ -40,6 +40,14 @@ def separation(a: Convex, b: Convex, n: Vec3) -> Scalar:
     return spatial.dot(n, a.furthest(-n)[0] - b.furthest(n)[0])
 
 
+def are_farther(a: Convex, b: Convex, distance: Scalar) -> Bool[Array, ""]:
+    """Whether a plane is found that keeps the shapes farther apart than this [m]; few steps if they are far apart."""
+    _, towards = length_and_direction(a.position - b.position, constant([0.0, 0.0, 1.0], a.position, (3,)))
+    cores = distance + a.radius + b.radius
+    simplex = gjk(a, b, jnp.zeros_like(towards), towards, tolerance(towards), cores)
+    return ~simplex.overlap & (separation(a, b, spatial.normalize(simplex.nearest)) > cores)
+
+
 class Found(NamedTuple):
     """A direction, how far it separates, and the corners of both shapes that meet across it."""
 

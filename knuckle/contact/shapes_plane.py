@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
-from knuckle.contact.manifold import pick_all, spread_on_plane
-from knuckle.contact.touch import Placed, Touch, constant, inactive_where, length_and_direction, one_hot, pick, sign
+from knuckle.contact.manifold import pick_all
+from knuckle.contact.touch import Placed, Touch, constant, length_and_direction, one_hot, pick, sign
 
 CAPSULE_ENDS = np.array([[-1.0], [1.0]])
 FACE_CORNERS = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
@@ -94,21 +94,6 @@ def cylinder_plane(a: Placed, b: Placed) -> Touch:
 def points_plane(a: Placed, b: Placed) -> Touch:
     """One contact for each of the points."""
     return _touch(a.to_world(a.vertices), _no_radius(a), b)
-
-
-def mesh_plane(a: Placed, b: Placed) -> Touch:
-    """Four vertices: the lowest, and others nearly as low, spread wide; fewer where there are none.
-
-    They are chosen in axes of the plane, and only the chosen ones are taken to the world.
-    """
-    R = jax.lax.stop_gradient(spatial.compose(jnp.swapaxes(a.rotation, 1, 2), b.rotation))
-    vertices = jax.lax.stop_gradient(a.vertices)
-    if len(R) == 1:
-        index, empty = (x[None] for x in spread_on_plane(vertices[0], R[0]))
-    else:
-        index, empty = jax.vmap(spread_on_plane)(vertices, R)
-    chosen = jnp.take_along_axis(a.vertices, index[:, :, None], axis=1)
-    return inactive_where(empty, _touch(a.to_world(chosen), _no_radius(a), b))
 
 
 def polygon_plane(a: Placed, b: Placed) -> Touch:

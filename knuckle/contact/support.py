@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from knuckle import spatial
+from knuckle.contact.hulls import Corners, Scores, Table, corner, highest, tabulate
 from knuckle.contact.touch import TINY_SQUARED
 from knuckle.contact.vertices import corners_of
 from knuckle.kinematics import Poses
@@ -49,39 +50,66 @@ class Convex(NamedTuple):
 
     rotation: Mat3
     position: Vec3
-    corners: Float[Array, "corner 3"]  # of the core, in the shape's frame
+    corners: Corners  # of the core
+    scale: Vec3  # of these corners
     smooth_half: Vec3  # half lengths of the smooth part
     radius: Float[Array, ""]
+    table: Table | None = None  # that holds the corners
 
     @property
     def extent(self) -> Float[Array, ""]:
         """A length not much smaller than the shape without its ball [m]."""
-        return jnp.max(jnp.abs(self.corners)) + jnp.max(self.smooth_half)
+        return self.core_extent + jnp.max(self.smooth_half)
+
+    @property
+    def core_extent(self) -> Float[Array, ""]:
+        """The largest coordinate of a corner [m]."""
+        return jnp.max(jnp.abs(self.scale) * jnp.asarray(self.corners.furthest, self.scale.dtype))
 
     @property
     def is_disc(self) -> Bool[Array, ""]:
         return (self.smooth_half[0] > 0) & (self.smooth_half[2] == 0)
 
+    def highest(self, scores: Scores) -> tuple[Int[Array, " score"], Float[Array, " score"]]:
+        """Corners of the core that have the highest of some scores, functions of the corner in the shape's frame."""
+        assert self.table is not None
+        return highest(self.table, self.corners.blocks, lambda unscaled: scores(self.scale * unscaled))
+
     def label(self, direction: Vec3) -> Int[Array, ""]:
         """Which corner of the core lies furthest in a direction."""
+        return self._furthest_corner(direction)[0]
+
+    def _furthest_corner(self, direction: Vec3) -> tuple[Int[Array, ""], Float[Array, ""]]:
         local = spatial.apply_transpose(self.rotation, direction)
-        return jnp.argmax(spatial.dot(self.corners, local[None])).astype(jnp.int32)
+        (label,), (reach,) = self.highest(lambda x: [spatial.dot(x, local)])
+        return label, reach
 
     def label_beside(
         self, direction: Vec3, corner: Int[Array, ""], other: Int[Array, ""], slack: float
     ) -> Int[Array, ""]:
         """Of the corners that lie furthest in a direction, the one that stands out most from the line of two others."""
-        reach = spatial.dot(self.corners, spatial.apply_transpose(self.rotation, direction)[None])
-        arm = self.corners - self.corners[corner][None]
-        along = spatial.normalize(self.corners[other] - self.corners[corner])
-        across = arm - spatial.dot(arm, along[None])[:, None] * along[None]
-        furthest = reach >= jnp.max(reach) - slack * jnp.max(jnp.abs(self.corners))
-        squared = spatial.dot(across, across)
-        return jnp.argmax(jnp.where(furthest, squared, -jnp.ones_like(squared))).astype(jnp.int32)
+        local = spatial.apply_transpose(self.rotation, direction)
+        least = self._furthest_corner(direction)[1] - slack * self.core_extent
+        start = self.local_corner(corner)
+        along = spatial.normalize(self.local_corner(other) - start)
+
+        def beside(x: Vec3) -> list[Float[Array, ""]]:
+            arm = x - start
+            across = arm - spatial.dot(arm, along) * along
+            squared = spatial.dot(across, across)
+            return [jnp.where(spatial.dot(x, local) >= least, squared, -jnp.ones_like(squared))]
+
+        return self.highest(beside)[0][0]
+
+    def local_corner(self, label: Int[Array, "*batch"]) -> Float[Array, "*batch 3"]:
+        """Corners of the core in the shape's frame."""
+        assert self.table is not None
+        unscaled = corner(self.table, label)
+        return jnp.broadcast_to(self.scale, unscaled.shape) * unscaled
 
     def corner(self, label: Int[Array, ""]) -> Vec3:
         """A corner of the core, in the world."""
-        return self.position + spatial.apply(self.rotation, self.corners[label])
+        return self.position + spatial.apply(self.rotation, self.local_corner(label))
 
     def smooth(self, n: Vec3, flat_sine_squared: float = FLAT_SINE_SQUARED) -> tuple[Vec3, Mat3]:
         """Furthest point of the smooth part along a unit vector n, and its derivative by n.
@@ -107,20 +135,25 @@ class Convex(NamedTuple):
         return self.corner(label) + self.smooth(direction, TINY_SQUARED)[0], label
 
 
-def convex_shapes(geometry: Geometry, shapes: list[int], at: Poses) -> Convex:
-    """Shapes of any convex kinds, one row each, with placements in the world."""
-    size = rows(jnp.asarray(geometry.size), np.array(shapes))
+def convex_shapes(geometry: Geometry, sides: Sequence[tuple[list[int], Poses]]) -> tuple[Table, tuple[Convex, ...]]:
+    """A table of corners, and shapes of any convex kinds that stand in it: for each side of pairs one row per pair."""
+    every = [shape for shapes, _ in sides for shape in shapes]
+    blocks, corners = tabulate([_unit_corners(geometry, shape) for shape in every])
+    size, start, found = jnp.asarray(geometry.size), 0, []
+    for shapes, at in sides:
+        stop = start + len(shapes)
+        own = Corners(*(x[start:stop] for x in corners))
+        found.append(_convex_side(geometry, shapes, at, rows(size, np.array(shapes)), own))
+        start = stop
+    return jnp.asarray(blocks, size.dtype), tuple(found)
+
+
+def _convex_side(geometry: Geometry, shapes: list[int], at: Poses, size: Array, corners: Corners) -> Convex:
     kinds = [geometry.kind[shape] for shape in shapes]
-    corners = [_unit_corners(geometry, shape) for shape in shapes]
-    count = max(len(c) for c in corners)
-    table = np.stack([np.pad(c, ((0, count - len(c)), (0, 0)), mode="edge") for c in corners])
-    return Convex(
-        at.rotation,
-        at.position,
-        jnp.asarray(table, size.dtype) * _scaled(size, kinds, _CORE_SCALE)[:, None],
-        _scaled(size, kinds, _SMOOTH_SCALE),
-        size[:, 0] * jnp.asarray([kind in _HAS_RADIUS for kind in kinds], size.dtype),
-    )
+    corners = Corners(*(jnp.asarray(x, size.dtype if x.dtype.kind == "f" else x.dtype) for x in corners))
+    radius = size[:, 0] * jnp.asarray([kind in _HAS_RADIUS for kind in kinds], size.dtype)
+    scale, smooth = (_scaled(size, kinds, scales) for scales in (_CORE_SCALE, _SMOOTH_SCALE))
+    return Convex(at.rotation, at.position, corners, scale, smooth, radius)
 
 
 def _unit_corners(geometry: Geometry, shape: int) -> np.ndarray:

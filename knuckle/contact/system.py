@@ -55,9 +55,14 @@ def velocity(system: System, r: Rows) -> Rows:
     return plus(plus(system.coupling.velocity(r), times(system.R, r)), system.b)
 
 
+def row_scales(system: System) -> Rows:
+    """Velocity per impulse of each row [1/kg]: the diagonal of A + R."""
+    return plus(system.coupling.diagonal(), system.R)
+
+
 def block_scales(system: System) -> list[Scale]:
-    """Velocity per impulse of each block [1/kg]: the mean of its diagonal entries of A."""
-    return [jnp.mean(part, axis=1) for part in plus(system.coupling.diagonal(), system.R)]
+    """Velocity per impulse of each block [1/kg]: the mean of its rows'."""
+    return [jnp.mean(part, axis=1) for part in row_scales(system)]
 
 
 def over_rows(laws: Laws, scales: list[Scale]) -> Rows:

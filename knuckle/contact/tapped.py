@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact.collide import Contacts
 from knuckle.contact.touch import INACTIVE_GAP
 from knuckle.model.model import Model
-from knuckle.taps import Taps
+from knuckle.taps import Taps, of_rule
 
 if TYPE_CHECKING:
     from knuckle.contact.resolve import Scene
@@ -20,6 +21,39 @@ if TYPE_CHECKING:
 FARTHEST = 1.0  # networks see no more than this of a gap [m]: slots without a point have none
 TANGENTS = 2  # that networks see, also where a plane of motion leaves one
 FORCES = ("contact/normal_force", "contact/friction_force", "contact/impulse")
+
+
+class ContactTaps(Taps):
+    """Taps of all contacts, then of the contacts of each rule of `PerPair` by themselves."""
+
+    def __init__(self, taps: Taps, contacts: Contacts):
+        self.taps, self.contacts = taps, contacts
+
+    def wanted(self, name):
+        names = (name, *(of_rule(name, rule) for rule, _ in self.contacts.rules))
+        asked = [self.taps.wanted(each) for each in names]  # all of them: what was asked is listed in messages
+        return any(asked)
+
+    def __call__(self, name, value, *, axis=None, tangent=None):
+        value = self.taps(name, value, axis=axis, tangent=tangent)
+        for rule, _ in self.contacts.rules:
+            own, rows = of_rule(name, rule), self.contacts.rows_of(rule)
+            if self.taps.wanted(own):
+                value = value.at[rows].set(self.taps(own, value[rows]))
+        return value
+
+
+class RuleTaps(Taps):
+    """Taps of the contacts of one rule of `PerPair`, whose quantities only that rule's model has."""
+
+    def __init__(self, taps: Taps, rule: str):
+        self.taps, self.rule = taps.taps if isinstance(taps, ContactTaps) else taps, rule
+
+    def wanted(self, name):
+        return self.taps.wanted(of_rule(name, self.rule))
+
+    def __call__(self, name, value, *, axis=None, tangent=None):
+        return self.taps(of_rule(name, self.rule), value, axis=axis, tangent=tangent)
 
 
 def contacts_as_used(contacts: Contacts, taps: Taps) -> Contacts:
@@ -40,7 +74,7 @@ def change_of_slip(model: Model, scene: Scene, qd) -> Float[Array, "near axis"] 
     """What networks add to the slip that the laws of contact see."""
     if not scene.taps.wanted("contact/slip"):
         return None
-    slip = scene.speeds(model, qd)[:, 1:]
+    slip = scene.speeds_before(model, qd)[:, 1:]
     both = jnp.pad(slip, ((0, 0), (0, TANGENTS - slip.shape[1])))
     change = scene.near.pick((scene.taps("contact/slip", both) - both)[:, : slip.shape[1]])
     return jnp.pad(change, ((0, 0), (1, 0)))
@@ -51,7 +85,7 @@ def acts_on_impulses(taps: Taps) -> bool:
 
 
 def impulses_as_used(
-    scene: Scene, impulse: Float[Array, "near axis"], dt, *, friction_follows: bool
+    scene: Scene, impulse: Float[Array, "near axis"], dt, *, friction_follows: bool | np.ndarray
 ) -> Float[Array, "near axis"]:
     """Impulses after networks, where a contact pushes; elsewhere they stay zero.
 
@@ -62,9 +96,10 @@ def impulses_as_used(
     pushes = r[:, 0] > 0
     push = taps("contact/normal_force", r[:, 0] / dt)
     friction = r[:, 1:] / dt
-    if friction_follows:
+    if np.any(friction_follows):
         plain = jnp.where(pushes, r[:, 0], jnp.ones_like(r[:, 0])) / dt
-        friction = friction + ((push - r[:, 0] / dt) / plain)[:, None] * friction
+        share = jnp.where(friction_follows, (push - r[:, 0] / dt) / plain, 0.0)
+        friction = friction + share[:, None] * friction
     drag = taps("contact/friction_force", friction)
     change = dt * jnp.concatenate([(push - r[:, 0] / dt)[:, None], drag - r[:, 1:] / dt], axis=1)
     used = taps("contact/impulse", r + change)

@@ -47,6 +47,12 @@ class Touch(NamedTuple):
     normal: Float[Array, "pair point 3"]
 
 
+def no_touch(slots: int, dtype) -> Touch:
+    """Of a pair that has no contact, in all its slots."""
+    up = jnp.zeros((slots, 3), dtype).at[:, 2].set(1.0)
+    return Touch(jnp.full(slots, INACTIVE_GAP, dtype), jnp.zeros_like(up), up)
+
+
 def between_cores(
     core_a: Float[Array, "pair 3"],
     normal: Float[Array, "pair 3"],

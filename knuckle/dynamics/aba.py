@@ -31,24 +31,29 @@ class Factor(NamedTuple):
     D_inverse: Float[Array, " dof"]
 
 
-def aba(model: Model, q: Vec, qd: Vec, tau: Vec, wrench: Wrench | None = None) -> Vec:
+def aba(model: Model, q: Vec, qd: Vec, tau: Vec, wrench: Wrench | None = None, prescribed: Vec | None = None) -> Vec:
     """Accelerations under joint forces tau and external wrenches on the links (see `rnea`).
+
+    Degrees of freedom that follow a path (`Topology.prescribed`) have the accelerations `prescribed`, or zero, whatever
+    acts on them: hybrid dynamics (RBDA 9.2). Other entries of `prescribed` must be zero.
 
     The derivative is dqdd = M^-1 (dtau - dRNEA at fixed qdd), with the factors of the solution at hand.
     """
-    return _solved(model, q, qd, tau, wrench)
+    return _solved(model, q, qd, tau, wrench, prescribed)
 
 
 @jax.custom_jvp
-def _solved(model, q, qd, tau, wrench):
-    return _solve_with_factor(model, q, qd, tau, wrench)[0]
+def _solved(model, q, qd, tau, wrench, prescribed):
+    return _solve_with_factor(model, q, qd, tau, wrench, prescribed)[0]
 
 
-def _solve_with_factor(model, q, qd, tau, wrench):
+def _solve_with_factor(model, q, qd, tau, wrench, prescribed=None):
     body = articulation(model, q)
     factor = factor_mass_matrix(model, body.axes, body.inertia)
-    bias = inverse_dynamics(model, body, qd, jnp.zeros_like(qd), wrench)
-    return solve_mass_matrix(model.topology.dofs, factor, tau - bias), factor
+    known = jnp.zeros_like(qd) if prescribed is None else prescribed
+    bias = inverse_dynamics(model, body, qd, known, wrench)
+    qdd = solve_mass_matrix(model.topology.dofs, factor, tau - bias)
+    return qdd if prescribed is None else qdd + prescribed, factor
 
 
 def _derivative(primals, tangents):
@@ -61,32 +66,36 @@ def _derivative(primals, tangents):
         filled = list(leaves)
         for k, value in zip(active, values, strict=True):
             filled[k] = value
-        model, q, qd, tau, wrench = jax.tree.unflatten(structure, filled)
-        return tau - rnea(model, q, qd, qdd, wrench)
+        model, q, qd, tau, wrench, prescribed = jax.tree.unflatten(structure, filled)
+        known = None if prescribed is None else prescribed - primals[-1]
+        return tau - rnea(model, q, qd, qdd if known is None else qdd + known, wrench), known
 
-    _, change = jax.jvp(imbalance, ([leaves[k] for k in active],), ([directions[k] for k in active],))
-    return qdd, solve_mass_matrix(primals[0].topology.dofs, factor, change)
+    _, (change, known) = jax.jvp(imbalance, ([leaves[k] for k in active],), ([directions[k] for k in active],))
+    dqdd = solve_mass_matrix(primals[0].topology.dofs, factor, change)
+    return qdd, dqdd if known is None else dqdd + known
 
 
 _solved.defjvp(_derivative, symbolic_zeros=True)
 
 
 def factor_mass_matrix(model: Model, axes: Float[Array, "dof 6"], inertia: Float[Array, "link 6 6"]) -> Factor:
-    """Articulated inertias from the tips to the roots, one degree of freedom at a time."""
+    """Articulated inertias from the tips to the roots, one degree of freedom at a time; 1/D = 0 of prescribed ones."""
     topology = model.topology
     carried = rows(inertia, topology.dof_link)
     carried = jnp.where(topology.last_dof[:, None, None], carried, jnp.zeros_like(carried))
 
     def eliminate(children, node):
-        S, I, armature = node
+        S, I, armature, *held = node
         IA = children + I
         U = spatial.apply(IA, S)
         D = spatial.dot(S, U) + armature
-        D_inverse = inverse_or_zero(D) if topology.weightless_tips else 1 / D
+        D = jnp.where(held[0], 0.0, D) if held else D
+        D_inverse = inverse_or_zero(D) if topology.weightless_tips or held else 1 / D
         return IA - spatial.outer(U, U) * D_inverse[:, None, None], (U, D_inverse)
 
     zero = jnp.zeros((6, 6), axes.dtype)
-    _, (U, D_inverse) = inward(topology.dofs, eliminate, zero, (axes, carried, jnp.asarray(model.armature)))
+    held = (jnp.asarray(topology.is_prescribed),) if topology.prescribed else ()
+    _, (U, D_inverse) = inward(topology.dofs, eliminate, zero, (axes, carried, jnp.asarray(model.armature), *held))
     return Factor(axes, U, D_inverse)
 
 

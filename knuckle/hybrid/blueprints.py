@@ -12,7 +12,7 @@ from knuckle.hybrid.arrays import Arrays, array_entry, array_of, is_array_entry
 from knuckle.hybrid.container import Members
 from knuckle.hybrid.fields import decoded, encoded
 from knuckle.hybrid.networks import UnknownNetworkError, config_of, filled, with_arrays
-from knuckle.taps import CATALOGUE, Augment, Blueprint, previous
+from knuckle.taps import Augment, Blueprint, meaning_of, previous, quantity
 from knuckle.taps.augment import CONSTANT, PREVIOUS
 
 SCALES = ("gain", "input_offset", "input_scale", "output_scale", "bound")
@@ -58,7 +58,8 @@ def decoded_blueprint(node: Any, like: Blueprint | None, members: Members) -> Bl
         members.fail("blueprint", f"it has networks at {', '.join(node)}, like=... at {', '.join(like.augments)}")
     parts = {}
     for name, part in node.items():
-        if name not in CATALOGUE or CATALOGUE[name].read_only:
+        meaning = quantity(name)
+        if meaning is None or meaning.read_only:
             members.fail(f"blueprint/{name!r:.50}", "there is no such tap that can be changed")
         patterns = (None,) * len(part) if like is None else like.augments[name]
         parts[name] = tuple(
@@ -136,7 +137,7 @@ def _scale(node: Any, place: str, members: Members, divided: bool) -> Any:
 def check_rows(blueprint: Blueprint, sizes: dict[str, int]) -> None:
     """Rows must be among those of their quantity; of contacts that shows in a step."""
     for name, place, augment in blueprint:
-        count = sizes.get(CATALOGUE[name].axis or "")
+        count = sizes.get(meaning_of(name).axis or "")
         for row in augment.rows or ():
             if row < 0 or (count is not None and row >= count):
                 raise ValueError(f"blueprint/{name}/{place}/rows: expected rows of the quantity's {count}, got {row}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from knuckle.hybrid.fields import UNLIMITED, hints
 from knuckle.model.description import WORLD
-from knuckle.model.geometry import SIZES, Geometry, polygon
+from knuckle.model.geometry import CONDIMS, SIZES, Geometry, polygon
 from knuckle.model.model import Equalities, Model
 from knuckle.model.topology import COORDINATES, Topology
 
@@ -46,6 +46,7 @@ def sizes_of(model: Model) -> dict[str, int]:
         "entry": len(model.actuators.entry_dof),
         "equality": len(model.equalities.kind),
         "shape": len(model.geometry.kind),
+        "pair": len(model.geometry.pairs.a),
     }
 
 
@@ -96,6 +97,8 @@ def _check_topology(t: Topology, actuators: int) -> None:
                 _fail(f"model/topology/{what}/{name}", "expected the name of a keyframe")
             if len(values) != size or not np.all(np.isfinite(values)):
                 _fail(f"model/topology/{what}/{name}", f"expected {size} finite numbers, got {values!r:.200}")
+    if t.timestep is not None and not 0 < t.timestep < np.inf:
+        _fail("model/topology/timestep", f"expected a positive number [s], got {t.timestep}")
     if not 0 <= t.ground_mass < np.inf:
         _fail("model/topology/ground_mass", f"expected a mass [kg], got {t.ground_mass}")
 
@@ -129,8 +132,14 @@ def _check_names(model: Model) -> None:
     }
     for field in ("a", "b", "active", "names"):
         lengths[f"model/equalities/{field}"] = getattr(model.equalities, field), len(model.equalities.kind)
-    for field in ("link", "names", "body", "contype", "conaffinity", "rgba", "mesh"):
+    settings = ("condim", "priority", "gap", "solref", "solimp", "solmix")
+    for field in ("link", "names", "body", "contype", "conaffinity", "rgba", "mesh", *settings):
         lengths[f"model/geometry/{field}"] = getattr(model.geometry, field), len(model.geometry.kind)
+    pairs = model.geometry.pairs
+    for field in ("b", "condim", "gap", "solref", "solreffriction", "solimp", "names"):
+        lengths[f"model/geometry/pairs/{field}"] = getattr(pairs, field), len(pairs)
+    if not set(model.geometry.condim) <= set(CONDIMS):
+        _fail("model/geometry/condim", f"expected 1, 3, 4 or 6, got {model.geometry.condim!r:.200}")
     for place, (entries, count) in lengths.items():
         if len(entries) != count:
             _fail(place, f"expected {count} entries, got {len(entries)}")
@@ -149,6 +158,14 @@ def _check_equalities(equalities: Equalities, t: Topology) -> None:
 
 
 def _check_geometry(geometry: Geometry) -> None:
+    pairs = geometry.pairs
+    _check_indices("model/geometry/pairs/a", pairs.a, 0, len(geometry))
+    _check_indices("model/geometry/pairs/b", pairs.b, 0, len(geometry))
+    ends = [frozenset(pair) for pair in zip(pairs.a, pairs.b, strict=True)]
+    if len(set(ends)) < len(ends) or any(len(pair) < 2 for pair in ends):
+        _fail("model/geometry/pairs", "expected two shapes each, and no two a second time")
+    if not set(pairs.condim) <= {1, 3, 4, 6}:
+        _fail("model/geometry/pairs/condim", f"expected 1, 3, 4 or 6, got {pairs.condim!r:.200}")
     for number, (kind, mesh) in enumerate(zip(geometry.kind, geometry.mesh, strict=True)):
         place = f"model/geometry/{number}"
         if mesh is None and kind in ("mesh", "polygon", "points"):

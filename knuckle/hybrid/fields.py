@@ -13,11 +13,11 @@ import numpy as np
 
 from knuckle.hybrid.arrays import Arrays, array_entry, array_of, is_array, is_array_entry
 from knuckle.hybrid.container import Members
-from knuckle.model.geometry import Geometry, Mesh
+from knuckle.model.geometry import ContactPairs, Geometry, Mesh
 from knuckle.model.model import Actuators, Equalities, Frames, Inertia, Model
 from knuckle.model.topology import Topology
 
-PARTS = (Model, Inertia, Frames, Actuators, Equalities, Geometry, Topology, Mesh)
+PARTS = (Model, Inertia, Frames, Actuators, Equalities, Geometry, ContactPairs, Topology, Mesh)
 LARGEST = 2**32  # of whole numbers
 UNLIMITED = (
     {f"model/{name}" for name in ("lower", "upper", "effort", "speed")}
@@ -76,6 +76,15 @@ def decoded(kind: Any, node: Any, place: str, members: Members) -> Any:
 
 def decoded_fields(kind: type, node: Any, place: str, members: Members, floats_or_arrays: bool = False) -> Any:
     """An object of a class, of as many entries as it has fields; those with a default may be left out."""
+    values = field_values(kind, node, place, members, floats_or_arrays)
+    try:
+        return kind(**values)
+    except (ValueError, TypeError) as error:
+        members.fail(place, str(error))
+
+
+def field_values(kind: type, node: Any, place: str, members: Members, floats_or_arrays: bool) -> dict[str, Any]:
+    """The fields of a class by name."""
     if not isinstance(node, dict):
         members.fail(place, f"expected the fields of {kind.__name__}, got {node!r:.200}")
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -90,11 +99,7 @@ def decoded_fields(kind: type, node: Any, place: str, members: Members, floats_o
             return _array(node[name], where, members)
         return decoded(hints(kind)[name], node[name], where, members)
 
-    values = {name: value(name) for name in fields if name in node}
-    try:
-        return kind(**values)
-    except (ValueError, TypeError) as error:
-        members.fail(place, str(error))
+    return {name: value(name) for name in fields if name in node}
 
 
 def _has_default(field: dataclasses.Field) -> bool:

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from knuckle.contact import Compliant, Impulse, InteriorPoint
 from knuckle.contact.resolve import ContactModel
 from knuckle.hybrid.arrays import Arrays
 from knuckle.hybrid.blueprints import check_rows, decoded_blueprint, encoded_blueprint
 from knuckle.hybrid.calibration import Calibration, calibration_of_data, check_calibration
 from knuckle.hybrid.check_model import check_model, sizes_of
+from knuckle.hybrid.contacts import check_contact, decoded_choice, decoded_contact, encoded_choice, encoded_contact
 from knuckle.hybrid.container import HybridFileError, Members, packed, read_bytes, unpacked, write_whole
 from knuckle.hybrid.fields import decoded, decoded_fields, encoded_fields
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, Integrator, SemiImplicitEuler
@@ -28,12 +28,10 @@ from knuckle.simulate import Trajectory, rollout, step
 from knuckle.taps import Blueprint
 
 FORMAT, VERSION = "knuckle hybrid", 2
-CONTACTS = {kind.__name__: kind for kind in (Compliant, Impulse, InteriorPoint)}
 INTEGRATORS = {kind.__name__: kind for kind in (SemiImplicitEuler, ExplicitEuler, Implicit, RK4)}
 ENTRIES = {"format", "version", "model", "blueprint", "contact", "integrator", "dt", "notes"}
 CALIBRATION = "calibration"  # an entry since version 2, which is written only where there is one
 UNFORESEEN = "damaged in a way that no check foresaw"
-COUNTS = ("most_contacts", "most_iterations", "substeps")
 
 
 class Hybrid(eqx.Module):
@@ -142,8 +140,8 @@ def save_hybrid(
         "version": VERSION if hybrid.calibration else 1,
         "model": encoded_fields(model, "model", arrays),
         "blueprint": None if blueprint is None else encoded_blueprint(blueprint, arrays, weights_only),
-        "contact": _encoded_choice(contact, "contact", CONTACTS, arrays),
-        "integrator": _encoded_choice(integrator, "integrator", INTEGRATORS, arrays),
+        "contact": encoded_contact(contact, arrays),
+        "integrator": encoded_choice(integrator, "integrator", INTEGRATORS, arrays),
         "dt": hybrid.dt,
         "notes": hybrid.notes,
         **({CALIBRATION: hybrid.calibration.as_data()} if hybrid.calibration else {}),
@@ -205,8 +203,8 @@ def _decoded(members: Members, like: Blueprint | None) -> Hybrid:
     parts = {
         "model": decoded_fields(Model, node["model"], "model", members),
         "blueprint": None if blueprint is None else decoded_blueprint(blueprint, like, members),
-        "contact": _decoded_choice(node["contact"], "contact", CONTACTS, members),
-        "integrator": _decoded_choice(node["integrator"], "integrator", INTEGRATORS, members),
+        "contact": decoded_contact(node["contact"], members),
+        "integrator": decoded_choice(node["integrator"], "integrator", INTEGRATORS, members),
     }
     members.finish()
     dt = decoded(float | None, node["dt"], "dt", members)
@@ -223,25 +221,6 @@ def _decoded(members: Members, like: Blueprint | None) -> Hybrid:
     return hybrid
 
 
-def _encoded_choice(value: Any, place: str, kinds: Mapping[str, type], arrays: Arrays) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    name = type(value).__name__
-    if kinds.get(name) is not type(value):
-        raise ValueError(f"{place}: a file holds no code: it can name {', '.join(kinds)}, not {name}")
-    return {"class": name, "fields": encoded_fields(value, place, arrays)}
-
-
-def _decoded_choice(node: Any, place: str, kinds: Mapping[str, type], members: Members) -> Any:
-    if node is None:
-        return None
-    if not isinstance(node, dict) or set(node) != {"class", "fields"} or not isinstance(node["class"], str):
-        members.fail(place, f"expected class and fields, got {node!r:.200}")
-    if node["class"] not in kinds:
-        members.fail(place, f"expected one of {', '.join(kinds)}, got {node['class']!r:.200}")
-    return decoded_fields(kinds[node["class"]], node["fields"], place, members, floats_or_arrays=True)
-
-
 def _check(hybrid: Hybrid) -> None:
     check_model(hybrid.model)
     check_calibration(hybrid.calibration, hybrid.model.nv)
@@ -253,13 +232,7 @@ def _check(hybrid: Hybrid) -> None:
             hybrid.blueprint,
             {"coordinate": sizes["nq"], "dof": sizes["nv"], "actuator": sizes["actuator"], "link": sizes["link"]},
         )
-    for name in COUNTS:
-        count = getattr(hybrid.contact, name, None)
-        if count is not None and count < 1:
-            raise ValueError(f"contact/{name}: expected a positive number, got {count}")
-    for leaf in jax.tree.leaves(hybrid.contact):
-        if np.ndim(leaf) > 1 or np.asarray(leaf).dtype.kind not in "fiu" or not np.all(np.isfinite(leaf)):
-            raise ValueError(f"contact: expected one finite number, or one per contact, got {leaf!r:.200}")
+    check_contact(hybrid.contact)
 
 
 def _notes_text(notes: Mapping[str, Any]) -> str:

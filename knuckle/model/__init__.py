@@ -20,6 +20,7 @@ from knuckle.model.description import (
     revolute,
     velocity_servo,
 )
+from knuckle.model.geometry import ContactPair
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Actuators, Equalities, Frames, Inertia, Model, State
 
@@ -27,6 +28,7 @@ __all__ = [
     "Actuator",
     "Actuators",
     "Connect",
+    "ContactPair",
     "Description",
     "Equalities",
     "Frame",

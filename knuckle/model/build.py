@@ -15,7 +15,7 @@ from knuckle.model.equality import make_equalities
 from knuckle.model.geometry import Geometry, Shape
 from knuckle.model.model import Frames, Inertia, Model
 from knuckle.model.report import Omission, warn_of
-from knuckle.model.topology import COORDINATES, FREEDOMS, Topology
+from knuckle.model.topology import COORDINATES, FREEDOMS, Ground, Topology
 
 FRICTION_SPEED = 0.01  # rad/s or m/s
 
@@ -82,6 +82,7 @@ class _Builder:
         self.placed: dict[str, Placed] = {WORLD: Placed(-1, _pose((0, 0, 0), (1, 0, 0, 0), "world"))}
         self.frames: list[tuple[str, int, Pose]] = []
         self.shapes: list[tuple[int, str, Shape]] = []
+        self.ground: dict[str, Ground] = {}
         self.ground_mass = 0.0
 
     def model(self) -> Model:
@@ -118,8 +119,8 @@ class _Builder:
             gravity=rigid.finite_vector(self.description.gravity, 3, "gravity"),
             actuators=make_actuators(self.description.actuators, topology),
             frames=self._frames(),
-            geometry=Geometry.of(self.shapes),
-            equalities=make_equalities(self.description.equalities, topology, self.placed),
+            geometry=Geometry.of(self.shapes, self.description.pairs),
+            equalities=make_equalities(self.description.equalities, topology, self.placed, self.ground),
             topology=topology,
         )
 
@@ -137,11 +138,17 @@ class _Builder:
         parent = self.placed[link.parent]
         placement = parent.pose @ _pose(link.position, link.rotation, where)
         joints = link.all_joints()
+        if link.mocap and (joints or link.parent != WORLD):
+            raise ValueError(f"{where}: a mocap body hangs on the world and has no joints")
         if joints:
+            if link.parent in self.ground:
+                self.ground[link.parent] = replace(self.ground[link.parent], carries_joint=True)
             here = Placed(self._add_joints(link, joints, parent.link, placement), _pose((0, 0, 0), (1, 0, 0, 0), where))
         else:
             here = Placed(parent.link, placement)
             self._add_frame(link.name, here)
+            if link.mocap or link.parent in self.ground:
+                self.ground[link.name] = Ground(link.name, link.parent, link.mocap)
         self.placed[link.name] = here
         self._add_contents(link, here)
 
@@ -179,6 +186,8 @@ class _Builder:
         for frame in link.frames:
             pose = here.pose @ _pose(frame.position, frame.rotation, f"{where}, frame {frame.name!r}")
             self._add_frame(frame.name, Placed(here.link, pose))
+            if link.name in self.ground:
+                self.ground[frame.name] = Ground(frame.name, link.name)
 
     def _add_frame(self, name: str, placed: Placed) -> None:
         self.frames.append((name, placed.link, placed.pose))
@@ -195,6 +204,11 @@ class _Builder:
             keyframe_velocities=_named_rows(self.description.keyframe_velocities),
             keyframe_controls=_named_rows(self.description.keyframe_controls),
             weightless_tips=self._has_weightless_tips(),
+            timestep=_checked_timestep(self.description),
+            integrator=self.description.integrator,
+            self_collision=bool(self.description.self_collision),
+            parents_collide=bool(self.description.parents_collide),
+            ground=tuple(self.ground.values()),
             ground_mass=self.ground_mass,
         )
         _check_names(topology.joint_names, "joint")
@@ -238,6 +252,13 @@ class _Builder:
         )
 
 
+def _checked_timestep(description: Description) -> float | None:
+    timestep = description.timestep
+    if timestep is not None and not 0 < timestep < np.inf:
+        raise ValueError(f"model {description.name!r}: timestep must be a positive number of seconds, got {timestep!r}")
+    return None if timestep is None else float(timestep)
+
+
 def _depth_first(links: Sequence[Link]) -> list[Link]:
     """Links with parents first and each branch in one piece, children in the order given."""
     names = {WORLD, *(link.name for link in links)}
@@ -271,12 +292,19 @@ def _pose(position, rotation, where: str) -> Pose:
     quaternion = rigid.finite_vector(rotation, 4, f"{where}: rotation (quaternion wxyz)")
     if not np.any(quaternion):
         raise ValueError(f"{where}: rotation (quaternion wxyz) must not be zero")
-    return Pose(rigid.finite_vector(position, 3, f"{where}: position"), quaternion / np.linalg.norm(quaternion))
+    return Pose(rigid.finite_vector(position, 3, f"{where}: position"), _unit(quaternion))
 
 
 def _checked_shape(shape: Shape, where: str) -> Shape:
     pose = _pose(shape.position, shape.rotation, f"{where}, shape {shape.name!r}")
     return Shape(**{**shape.__dict__, "position": pose.position, "rotation": pose.quaternion})
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    """Of length 1, however small or large: squares of 1e-200 are zero and those of 1e200 infinite."""
+    if not 1e-100 < np.max(np.abs(vector)) < 1e100:
+        vector = vector / np.max(np.abs(vector))
+    return vector / np.linalg.norm(vector)
 
 
 def _axis(joint: Joint) -> np.ndarray:
@@ -287,7 +315,7 @@ def _axis(joint: Joint) -> np.ndarray:
     axis = rigid.finite_vector(joint.axis, 3, f"joint {joint.name!r}: axis")
     if not np.any(axis):
         raise ValueError(f"joint {joint.name!r}: axis must not be zero")
-    return axis / np.linalg.norm(axis)
+    return _unit(axis)
 
 
 def _coordinates(joint: Joint, value, what: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from knuckle.model.geometry import Shape
+from knuckle.model.geometry import ContactPair, Shape
 from knuckle.model.inertia import moment_of
 
 Vector = Sequence[float] | np.ndarray
@@ -86,7 +86,8 @@ class Link:
 
     Without joints it is welded to its parent: `build` merges it and keeps its name as a frame. `inertia` is about the
     centre of mass in the link's axes: three principal moments, (xx, yy, zz, xy, xz, yz), or a 3x3 matrix; left out, it
-    is that of a uniform solid of the link's only shape, or of a point.
+    is that of a uniform solid of the link's only shape, or of a point. `mocap` marks a body without joints on the world
+    that is moved from outside, as in MJCF; `prescribed=` of `step` moves any body without joints on the world.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Link:
     inertia: Vector | np.ndarray | None = None
     shapes: Shape | Sequence[Shape] = ()
     frames: Sequence[Frame] = ()
+    mocap: bool = False
 
     def all_joints(self) -> tuple[Joint, ...]:
         return (self.joints,) if isinstance(self.joints, Joint) else tuple(self.joints)
@@ -211,3 +213,8 @@ class Description:
     keyframes: dict[str, Vector] = field(default_factory=dict)  # named coordinates q
     keyframe_velocities: dict[str, Vector] = field(default_factory=dict)  # qd of keyframes that move
     keyframe_controls: dict[str, Vector] = field(default_factory=dict)  # of keyframes that give one per actuator
+    timestep: float | None = None  # that the file asks for [s]
+    integrator: str | None = None  # that the file asks for, in MuJoCo's words
+    pairs: Sequence[ContactPair] = ()  # with contact settings of their own
+    self_collision: bool = False  # whether links of one tree touch each other by default
+    parents_collide: bool = False  # whether a link and its parent touch, where links of one tree do

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ from knuckle.model.model import Equalities
 from knuckle.model.topology import Topology
 
 
-def make_equalities(equalities: Sequence[Equality], topology: Topology, placed: Mapping[str, Any]) -> Equalities:
-    """`placed` says on which moving link, and where, each described link stands."""
+def make_equalities(
+    equalities: Sequence[Equality], topology: Topology, placed: Mapping[str, Any], moved: Container[str] = ()
+) -> Equalities:
+    """`placed` says on which moving link, and where, each described link stands; `moved` are those of mocap bodies."""
     rows = [_row(e, topology, placed, f"equality {e.name or number!r}") for number, e in enumerate(equalities)]
     columns = {key: [row[key] for row in rows] for key in ("pa", "ra", "pb", "rb", "polynomial", "scale", "a", "b")}
     return Equalities(
@@ -29,6 +31,8 @@ def make_equalities(equalities: Sequence[Equality], topology: Topology, placed: 
         b=tuple(columns["b"]),
         active=tuple(e.active for e in equalities),
         names=tuple(e.name or f"{type(e).__name__.lower()}{i}" for i, e in enumerate(equalities)),
+        body_a=tuple(e.link_a if not isinstance(e, Mimic) and e.link_a in moved else "" for e in equalities),
+        body_b=tuple(e.link_b if not isinstance(e, Mimic) and e.link_b in moved else "" for e in equalities),
     )
 
 

@@ -22,17 +22,21 @@ TABLES = {
     "actuators": ("gear", "gain", "bias", "control_lower", "control_upper", "force_lower", "force_upper"),
     "equalities": ("position_a", "position_b", "polynomial", "torque_scale"),
     "frames": ("position",),
-    "geometry": ("position", "size", "friction"),
+    "geometry": ("position", "size", "friction", "margin"),
 }
 ARRAYS = (
     *("position", "reference", "rest", "stiffness", "damping", "armature", "friction", "friction_speed"),
     *("lower", "upper", "effort", "speed", "gravity"),
 )
+SETTINGS = {  # no part of the mechanism; URDF has no place for them
+    "topology": ("timestep", "integrator", "self_collision", "parents_collide"),
+    "geometry": ("priority", "gap", "solref", "solimp", "solmix"),
+}
 LABELS = {
     "actuators": ("names", "entry_actuator", "entry_dof"),
     "equalities": ("names", "kind", "a", "b", "active"),
     "frames": ("names", "link"),
-    "geometry": ("kind", "link", "body", "names", "contype", "conaffinity"),
+    "geometry": ("kind", "link", "body", "names", "contype", "conaffinity", "condim"),
 }
 
 
@@ -42,6 +46,8 @@ def save(model: Model, path: str | Path) -> None:
     The text is loaded back and compared before it takes the file's place, so what the format cannot hold raises a
     ValueError that names it. Mesh vertices and colours are float32 in MJCF. A URDF names mesh files: those that are not
     found from `path` are written beside it, into NAME_meshes. Of what is welded to the ground only the mass is kept.
+    URDF has no place for the time step and integrator of a model's file, for whether its links touch each other, and
+    for the softness and priority of its shapes in MuJoCo: they are left out.
     """
     path = Path(path).resolve()
     if not path.parent.is_dir():
@@ -89,16 +95,17 @@ def _check(model: Model, written: Path, path: Path) -> None:
     except LoadError as error:
         reasons = "; ".join(map(str, error.problems)) or str(error).partition(": ")[2]
         raise ValueError(f"save {str(path)!r}: the format does not take this model: {reasons}") from error
-    changed = differences(model, loaded)
+    changed = differences(model, loaded, settings=path.suffix != ".urdf")
     if changed:
         raise ValueError(f"save {str(path)!r}: these would not load back the same: {', '.join(changed)}")
 
 
-def differences(a: Model, b: Model, tolerance: float = TOLERANCE) -> list[str]:
+def differences(a: Model, b: Model, tolerance: float = TOLERANCE, *, settings: bool = True) -> list[str]:
     """The parts in which two models differ, with the largest difference of each array.
 
-    Lengths of axes and quaternions, and the order of frames and of shapes on different links, have no meaning and are
-    not compared; nor are names of shapes that have none in `a`.
+    `settings`: compare how their files ask to step and to touch, too. Lengths of axes and quaternions, and the order of
+    frames and of shapes on different links, have no meaning and are not compared; nor are names of shapes that have
+    none in `a`.
     """
     if _topology(a) != _topology(b):
         return [f"topology: {x} became {y}" for x, y in zip(_topology(a), _topology(b), strict=True) if x != y]
@@ -112,8 +119,10 @@ def differences(a: Model, b: Model, tolerance: float = TOLERANCE) -> list[str]:
                 y = [name if own else own for own, name in zip(x, y, strict=True)] if len(x) == len(y) else y
             if list(x) != list(y):
                 found.append(f"{table}.{label}: {x} became {y}")
-    if found:
-        return found
+    if found or len(a.geometry.pairs) != len(b.geometry.pairs):
+        return found or [f"geometry.pairs: {len(a.geometry.pairs)} became {len(b.geometry.pairs)}"]
+    if settings:
+        found += _setting_differences(a, b, tables["geometry"])
     rgba = (_picked(m, "geometry", "rgba", order) for m, order in zip((a, b), tables["geometry"], strict=True))
     if _change(*rgba) > COLOUR_TOLERANCE:
         found.append("geometry.rgba")
@@ -128,7 +137,21 @@ def _topology(model: Model) -> tuple:
     t = model.topology
     rows = (t.keyframes, t.keyframe_velocities, t.keyframe_controls)
     keyframes = tuple(tuple(name for name, _ in named) for named in rows)
-    return t.name, t.parent, t.kind, t.link_names, t.joint_names, t.excludes, keyframes
+    mocap = tuple(sorted((name, tuple(sorted(t.standing_on(name)))) for name in t.mocap))
+    return t.name, t.parent, t.kind, t.link_names, t.joint_names, t.excludes, keyframes, mocap
+
+
+def _setting_differences(a: Model, b: Model, order: tuple[list[int], list[int]]) -> list[str]:
+    found = []
+    for name in SETTINGS["topology"]:
+        x, y = getattr(a.topology, name), getattr(b.topology, name)
+        if x != y:
+            found.append(f"{name}: {x} became {y}")
+    for name in SETTINGS["geometry"]:
+        x, y = (_picked(m, "geometry", name, rows) for m, rows in zip((a, b), order, strict=True))
+        if list(x) != list(y):
+            found.append(f"geometry.{name}: {x} became {y}")
+    return found
 
 
 def _by_name(model: Model) -> list[int]:
@@ -155,6 +178,9 @@ def _arrays(a: Model, b: Model, tables: dict):
         for name in names:
             x, y = getattr(getattr(a, table), name), getattr(getattr(b, table), name)
             yield f"{table}.{name}", _ordered(x, order[0]), _ordered(y, order[1])
+    pairs = [_pair_tables(m) for m in (a, b)]
+    for name in pairs[0]:
+        yield f"geometry.pairs.{name}", *(table[name] for table in pairs)
     ground = [m.topology.ground_mass / _or_one(a.topology.ground_mass) for m in (a, b)]
     yield "topology.ground_mass", *ground
     yield "inertia.mass", *(np.asarray(m.inertia.mass) / _or_one(a.inertia.mass) for m in (a, b))
@@ -174,6 +200,16 @@ def _arrays(a: Model, b: Model, tables: dict):
     for what in ("keyframes", "keyframe_velocities", "keyframe_controls"):
         for (name, x), (_, y) in zip(getattr(a.topology, what), getattr(b.topology, what), strict=True):
             yield f"{what} {name!r}", np.array(x), np.array(y)
+
+
+def _pair_tables(model: Model) -> dict[str, np.ndarray]:
+    """Settings of pairs of shapes, and shapes by their number in the order in which they are compared."""
+    place, pairs = np.argsort(_by_link(model)), model.geometry.pairs
+    ends = [sorted((int(place[a]), int(place[b]))) for a, b in zip(pairs.a, pairs.b, strict=True)]
+    order = sorted(range(len(ends)), key=ends.__getitem__)
+    names = ("friction", "margin", "condim", "gap", "solref", "solreffriction", "solimp")
+    tables = {"shapes": ends} | {name: getattr(pairs, name) for name in names}
+    return {name: np.array([np.asarray(table[k], float) for k in order]) for name, table in tables.items()}
 
 
 def _or_one(values) -> np.ndarray:

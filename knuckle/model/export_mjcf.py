@@ -9,7 +9,16 @@ from xml.etree.ElementTree import Element, SubElement
 import numpy as np
 
 from knuckle.model.build import FRICTION_SPEED
-from knuckle.model.export_order import IDENTITY, Carrier, Item, ground_carrier, ground_problems, hanging_order, unit
+from knuckle.model.export_order import (
+    IDENTITY,
+    Carrier,
+    Item,
+    ground_carrier,
+    ground_problems,
+    hanging_order,
+    moved_by_mocap,
+    unit,
+)
 from knuckle.model.geometry import Mesh
 from knuckle.model.mjcf_arrays import CARRIED
 from knuckle.model.mjcf_inertia import NOTHING, principal
@@ -30,12 +39,12 @@ def write(model: Model) -> str:
         raise CannotHold("MJCF cannot hold this model:" + "".join(f"\n  {p}" for p in problems))
     root = Element("mujoco", model=model.name)
     SubElement(root, "compiler", angle="radian", autolimits="false", inertiafromgeom="auto")
-    SubElement(root, "option", gravity=_numbers(model.gravity))
+    _write_option(root, model)
     meshes = _write_meshes(root, model)
     bodies = _Bodies(SubElement(root, "worldbody"), model)
     _write_geoms(root, bodies.carriers, model, meshes)
-    _write_excludes(root, model)
-    _write_equalities(root, bodies.elements, model)
+    _write_contact(root, model)
+    _write_equalities(root, bodies, model)
     _write_actuators(root, model)
     _write_speeds(root, model)
     _write_keyframes(root, model)
@@ -51,6 +60,19 @@ def _numbers(values) -> str:
 
 def _flag(value: bool) -> str:
     return "true" if value else "false"
+
+
+def _write_option(root: Element, model: Model) -> None:
+    option = SubElement(root, "option", gravity=_numbers(model.gravity))
+    if model.timestep is None:
+        _carry(root, "no_timestep", 0.0)
+    else:
+        option.set("timestep", _numbers(model.timestep))
+        option.set("integrator", model.integrator or "Euler")
+    if model.topology.parents_collide:
+        SubElement(option, "flag", filterparent="disable")
+    if not model.topology.self_collision:
+        _carry(root, "no_self_collision", 0.0)
 
 
 # What MJCF has no place for
@@ -146,20 +168,30 @@ class _Bodies:
         bodies_begun = False
         for kind, number in items:
             bodies_begun |= kind == "link" or self.model.frames.names[number] in {*self.named, self.heavy}
+            bodies_begun |= kind == "frame" and self.model.frames.names[number] in self.model.topology.mocap
             if kind == "link":
                 self._write_link(link, number)
             else:
                 self._write_frame(link, number, "body" if bodies_begun else "site")
 
     def _write_frame(self, link: int, number: int, tag: str) -> None:
-        frames = self.model.frames
+        frames, above = self.model.frames, self._above(link, number)
         name, position, rotation = frames.names[number], frames.position[number], frames.rotation[number]
+        if above is not None:
+            position, rotation = above.pose_of(position, unit(rotation))
         pose = {"pos": _numbers(position), "quat": _numbers(rotation)}
-        element = SubElement(self.elements[link], tag, {"name": name, **pose})
+        element = SubElement(self.elements[link] if above is None else above.element, tag, {"name": name, **pose})
+        if link < 0 and name in self.model.topology.mocap:
+            element.set("mocap", "true")
         if name == self.heavy:
             mass, moment = _numbers(self.model.topology.ground_mass), _numbers([NOTHING] * 3)
             SubElement(element, "inertial", pos="0 0 0", mass=mass, diaginertia=moment)
         self.carriers[name] = Carrier.of_frame(element, self.model, number)
+
+    def _above(self, link: int, number: int) -> Carrier | None:
+        """The body that a frame hangs on, if that moves as a mocap body does."""
+        moving = moved_by_mocap(self.model) if link < 0 else {}
+        return self.carriers.get(moving.get(self.model.frames.names[number], ""))
 
     def _write_link(self, parent: int, link: int) -> None:
         body, name = self.elements[parent], self.model.link_names[link]
@@ -264,8 +296,16 @@ def _write_geoms(root: Element, carriers: dict[str, Carrier], model: Model, mesh
             "friction": _numbers(geometry.friction[k]),
             "contype": str(geometry.contype[k]),
             "conaffinity": str(geometry.conaffinity[k]),
+            "margin": _numbers(geometry.margin[k]),
+            "gap": _numbers(geometry.gap[k]),
+            "priority": str(geometry.priority[k]),
+            "solref": _numbers(geometry.solref[k]),
+            "solimp": _numbers(geometry.solimp[k]),
+            "solmix": _numbers(geometry.solmix[k]),
             "rgba": _numbers(geometry.rgba[k]),
         }
+        if geometry.condim[k] != 3:
+            element.set("condim", str(geometry.condim[k]))
         if tuple(float(str(np.float32(c))) for c in geometry.rgba[k]) != geometry.rgba[k] and geometry.names[k]:
             _carry(root, f"rgba/{geometry.names[k]}", geometry.rgba[k])
 
@@ -273,14 +313,27 @@ def _write_geoms(root: Element, carriers: dict[str, Carrier], model: Model, mesh
 # What stands beside bodies
 
 
-def _write_excludes(root: Element, model: Model) -> None:
-    if model.topology.excludes:
-        contact = SubElement(root, "contact")
-        for first, second in model.topology.excludes:
-            SubElement(contact, "exclude", body1=first, body2=second)
+def _write_contact(root: Element, model: Model) -> None:
+    pairs, names = model.geometry.pairs, model.geometry.names
+    contact = SubElement(root, "contact") if model.topology.excludes or len(pairs) else root
+    for first, second in model.topology.excludes:
+        SubElement(contact, "exclude", body1=first, body2=second)
+    for k in range(len(pairs)):
+        sliding, torsional, rolling = np.asarray(pairs.friction[k], float)
+        element = SubElement(contact, "pair", geom1=names[pairs.a[k]], geom2=names[pairs.b[k]])
+        element.attrib |= {"name": pairs.names[k]} if pairs.names[k] else {}
+        element.attrib |= {
+            "friction": _numbers((sliding, sliding, torsional, rolling, rolling)),
+            "margin": _numbers(pairs.margin[k]),
+            "gap": _numbers(pairs.gap[k]),
+            "condim": str(pairs.condim[k]),
+            "solref": _numbers(pairs.solref[k]),
+            "solreffriction": _numbers(pairs.solreffriction[k]),
+            "solimp": _numbers(pairs.solimp[k]),
+        }
 
 
-def _write_equalities(root: Element, elements: dict[int, Element], model: Model) -> None:
+def _write_equalities(root: Element, bodies: _Bodies, model: Model) -> None:
     """Both sides of a connect or weld are sites of their own, since MJCF's body form states one side only."""
     rows = model.equalities
     parent = SubElement(root, "equality") if rows.names else root
@@ -293,12 +346,13 @@ def _write_equalities(root: Element, elements: dict[int, Element], model: Model)
             element.set("polycoef", _numbers(rows.polynomial[k]))
             continue
         for number, side in ((1, "a"), (2, "b")):
-            site = f"{CARRIED}{name}/{side}"
-            pose = {
-                "pos": _numbers(getattr(rows, f"position_{side}")[k]),
-                "quat": _numbers(getattr(rows, f"rotation_{side}")[k]),
-            }
-            SubElement(elements[getattr(rows, side)[k]], "site", {"name": site, **pose})
+            site, link = f"{CARRIED}{name}/{side}", getattr(rows, side)[k]
+            position, rotation = getattr(rows, f"position_{side}")[k], getattr(rows, f"rotation_{side}")[k]
+            element_of, body = bodies.elements[link], getattr(rows, f"body_{side}")[k]
+            if link < 0 and body in moved_by_mocap(model):
+                position, rotation = bodies.carriers[body].pose_of(position, unit(rotation))
+                element_of = bodies.carriers[body].element
+            SubElement(element_of, "site", {"name": site, "pos": _numbers(position), "quat": _numbers(rotation)})
             element.set(f"site{number}", site)
         if kind == "weld":
             element.set("torquescale", _numbers(rows.torque_scale[k]))

@@ -47,6 +47,11 @@ def unit(quaternion) -> np.ndarray:
     return quaternion / np.linalg.norm(quaternion)
 
 
+def moved_by_mocap(model: Model) -> dict[str, str]:
+    """What mocap bodies move: their own names and those of all that hangs on them, with the name of the body above."""
+    return {body.name: body.parent for body in model.topology.ground}
+
+
 def ground_carrier(model: Model) -> str | None:
     """The frame on the world that carries the mass of all that is welded to it: the first with shapes, or the first.
 

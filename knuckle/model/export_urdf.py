@@ -66,6 +66,7 @@ def _model_problems(model: Model) -> list[str]:
     found += ground_problems(model)
     found += [f"keyframe {name!r}" for name in model.keyframes]
     found += [f"exclude {a!r}, {b!r}" for a, b in model.topology.excludes]
+    found += [f"contact pair {name!r} with settings of its own" for name in model.geometry.pairs.names]
     if not model.name:
         found.append("a robot without a name")
     return found
@@ -175,8 +176,12 @@ def _shape_problems(model: Model, files: Mapping[Mesh, str]) -> list[str]:
             found.append(f"{where}: there is no {kind}")
         if (geometry.contype[k], geometry.conaffinity[k]) not in ((0, 0), (1, 1)):
             found.append(f"{where}: contype and conaffinity are both 0 (visual) or both 1 (collision)")
+        if float(geometry.margin[k]) != 0:
+            found.append(f"{where}: no margin, here {_numbers(geometry.margin[k])}")
         if tuple(map(float, geometry.friction[k])) != FRICTION:
             found.append(f"{where}: no friction of its own, here {_numbers(geometry.friction[k])}")
+        if geometry.condim[k] != 3:
+            found.append(f"{where}: no condim of its own, here {geometry.condim[k]}")
         if mesh is not None and not files[mesh]:
             found.append(f"{where}: a mesh stands in a file of its own, and this one has none")
         if kind == "mesh" and (mesh is None or not len(mesh.faces)):

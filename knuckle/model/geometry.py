@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,9 @@ ShapeKind = Literal["sphere", "capsule", "box", "cylinder", "ellipsoid", "plane"
 SIZES = {"sphere": 1, "capsule": 2, "box": 3, "cylinder": 2, "ellipsoid": 3, "plane": 0}
 SCALES = {"mesh": 3, "polygon": 2, "points": 3}  # their sizes multiply vertices, and are 1 where left out
 SIZES |= SCALES
+FRICTION = (1.0, 0.005, 0.0001)  # sliding, torsional [m], rolling [m]
+SOLREF, SOLIMP = (0.02, 1.0), (0.9, 0.95, 0.001, 0.5, 2.0)  # how soft contact is by default in MuJoCo
+CONDIMS = (1, 3, 4, 6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +55,22 @@ class Shape:
     position: tuple[float, ...] | np.ndarray = (0.0, 0.0, 0.0)
     rotation: tuple[float, ...] | np.ndarray = (1.0, 0.0, 0.0, 0.0)
     name: str = ""
-    friction: tuple[float, ...] = (1.0, 0.005, 0.0001)  # sliding, torsional [m], rolling [m]
+    friction: tuple[float, ...] = FRICTION
     contype: int = 1
     conaffinity: int = 1  # two shapes may touch if one's contype shares a bit with the other's conaffinity
     rgba: tuple[float, ...] = (0.5, 0.5, 0.5, 1.0)
     mesh: Mesh | None = None
+    margin: float = 0.0  # by which the surface stands out where it is touched [m]; margins of two shapes add up
+    priority: int = 0  # of two shapes the one of higher priority decides friction; of equal ones, the larger friction
+    gap: float = 0.0  # MuJoCo lists contacts that are apart by this much more [m]; no effect on motion
+    solref: tuple[float, ...] = SOLREF  # MuJoCo's softness of contact; kept, contact here is as its model says
+    solimp: tuple[float, ...] = SOLIMP
+    solmix: float = 1.0
+    condim: int = 3  # 1: without friction; 3: sliding; 4: and torsional; 6: and rolling; the larger of two counts
 
     def __post_init__(self):
+        if self.condim not in CONDIMS:
+            raise ValueError(f"shape {self.name!r}: condim must be 1, 3, 4 or 6, got {self.condim!r}")
         if self.kind not in SIZES:
             raise ValueError(f"shape {self.name!r}: kind must be one of {sorted(SIZES)}, got {self.kind!r}")
         size = tuple(float(s) for s in np.ravel(self.size))
@@ -68,12 +81,9 @@ class Shape:
         if self.kind != "mesh" and any(s < 0 for s in size):
             raise ValueError(f"shape {self.name!r}: sizes must be positive, got {list(size)}")
         object.__setattr__(self, "size", size)
-        friction = tuple(float(f) for f in np.ravel(self.friction))
-        if not 1 <= len(friction) <= 3 or not all(0 <= f < np.inf for f in friction):
-            raise ValueError(
-                f"shape {self.name!r}: friction takes 1 to 3 finite numbers, none negative, got {list(friction)}"
-            )
-        object.__setattr__(self, "friction", friction + (1.0, 0.005, 0.0001)[len(friction) :])
+        object.__setattr__(self, "friction", checked_friction(self.friction, f"shape {self.name!r}"))
+        for name, count in (("margin", 0), ("gap", 0), ("solmix", 0), ("solref", 2), ("solimp", 5)):
+            _check_finite(getattr(self, name), count, f"shape {self.name!r}: {name}")
 
     @property
     def has_volume(self) -> bool:
@@ -85,6 +95,47 @@ class Shape:
         principal = mass * np.array(_UNIT_MOMENTS[self.kind](*self.size))
         R = rotation_matrix(self.rotation)
         return moment_of(_symmetric(R @ np.diag(principal) @ R.T), self.name)
+
+
+def checked_friction(values, where: str) -> tuple[float, ...]:
+    """Sliding, torsional and rolling friction, the default where the last ones are left out."""
+    friction = tuple(float(f) for f in np.ravel(values))
+    if not 1 <= len(friction) <= 3 or not all(0 <= f < np.inf for f in friction):
+        raise ValueError(f"{where}: friction takes 1 to 3 finite numbers, none negative, got {list(friction)}")
+    return friction + FRICTION[len(friction) :]
+
+
+def _check_finite(value, count: int, where: str) -> None:
+    """One number (count 0), or so many."""
+    if np.shape(value) != ((count,) if count else ()) or not np.all(np.isfinite(value)):
+        raise ValueError(f"{where} takes {count or 1} finite number{'s' * (count > 1)}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class ContactPair:
+    """Two shapes, by name, that may touch whatever their contype, links and excludes say, with settings of their own.
+
+    As MuJoCo's <pair>: they stand in place of what the two shapes have. Units as in `Shape`.
+    """
+
+    shape_a: str
+    shape_b: str
+    friction: tuple[float, ...] = FRICTION
+    margin: float = 0.0
+    condim: int = 3  # 1: without friction; 3: sliding; 4: and torsional; 6: and rolling
+    gap: float = 0.0
+    solref: tuple[float, ...] = SOLREF
+    solreffriction: tuple[float, ...] = (0.0, 0.0)
+    solimp: tuple[float, ...] = SOLIMP
+    name: str = ""
+
+    def __post_init__(self):
+        where = f"pair {self.shape_a!r}, {self.shape_b!r}"
+        object.__setattr__(self, "friction", checked_friction(self.friction, where))
+        for name, count in (("margin", 0), ("gap", 0), ("solref", 2), ("solreffriction", 2), ("solimp", 5)):
+            _check_finite(getattr(self, name), count, f"{where}: {name}")
+        if self.condim not in (1, 3, 4, 6):
+            raise ValueError(f"{where}: condim must be 1, 3, 4 or 6, got {self.condim!r}")
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:
@@ -155,6 +206,57 @@ def points(positions, **options) -> Shape:
     return Shape("points", mesh=Mesh(places, np.zeros((0, 3))), **options)
 
 
+class ContactPairs(eqx.Module):
+    """Pairs of shapes with settings of their own; see `ContactPair`."""
+
+    friction: Float[Array | np.ndarray, "pair 3"]
+    margin: Float[Array | np.ndarray, " pair"]  # [m]
+    a: tuple[int, ...] = eqx.field(static=True, default=())
+    b: tuple[int, ...] = eqx.field(static=True, default=())
+    condim: tuple[int, ...] = eqx.field(static=True, default=())
+    gap: tuple[float, ...] = eqx.field(static=True, default=())
+    solref: tuple[tuple[float, ...], ...] = eqx.field(static=True, default=())
+    solreffriction: tuple[tuple[float, ...], ...] = eqx.field(static=True, default=())
+    solimp: tuple[tuple[float, ...], ...] = eqx.field(static=True, default=())
+    names: tuple[str, ...] = eqx.field(static=True, default=())
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    @staticmethod
+    def of(pairs: Sequence[ContactPair], shapes: Sequence[str]) -> ContactPairs:
+        """The arrays of pairs, in the order of the shapes.
+
+        Raises ValueError that names a shape which is not there, or a pair that stands twice.
+        """
+        numbers = {name: k for k, name in enumerate(shapes)}
+        ends = [sorted(_shape_number(shapes, name, pair) for name in (pair.shape_a, pair.shape_b)) for pair in pairs]
+        for number, pair in enumerate(pairs):
+            if ends[number][0] == ends[number][1] or ends[number] in ends[:number]:
+                raise ValueError(f"pair {pair.shape_a!r}, {pair.shape_b!r}: two shapes, and no two a second time")
+        pairs = sorted(pairs, key=lambda pair: sorted((numbers[pair.shape_a], numbers[pair.shape_b])))
+        ends = sorted(ends)
+        return ContactPairs(
+            friction=np.array([p.friction for p in pairs], float).reshape(-1, 3),
+            margin=np.array([p.margin for p in pairs], float),
+            a=tuple(a for a, _ in ends),
+            b=tuple(b for _, b in ends),
+            condim=tuple(int(p.condim) for p in pairs),
+            gap=tuple(float(p.gap) for p in pairs),
+            solref=tuple(tuple(map(float, p.solref)) for p in pairs),
+            solreffriction=tuple(tuple(map(float, p.solreffriction)) for p in pairs),
+            solimp=tuple(tuple(map(float, p.solimp)) for p in pairs),
+            names=tuple(p.name for p in pairs),
+        )
+
+
+def _shape_number(names: Sequence[str], name: str, pair: ContactPair) -> int:
+    if list(names).count(name) != 1 or not name:
+        there = ", ".join(filter(None, names)) or "none with a name"
+        raise ValueError(f"pair {pair.shape_a!r}, {pair.shape_b!r}: expected one shape {name!r}; there are {there}")
+    return list(names).index(name)
+
+
 class Geometry(eqx.Module):
     """All shapes of a model: arrays are parameters, static fields say what they are."""
 
@@ -170,12 +272,29 @@ class Geometry(eqx.Module):
     conaffinity: tuple[int, ...] = eqx.field(static=True)
     rgba: tuple[tuple[float, ...], ...] = eqx.field(static=True)
     mesh: tuple[Mesh | None, ...] = eqx.field(static=True)
+    margin: Float[Array | np.ndarray, " shape"] = eqx.field(default_factory=lambda: np.zeros(0))  # [m]; left out: zero
+    pairs: ContactPairs = eqx.field(default_factory=lambda: ContactPairs.of((), ()))  # with settings of their own
+    priority: tuple[int, ...] = eqx.field(static=True, default=())
+    gap: tuple[float, ...] = eqx.field(static=True, default=())
+    solref: tuple[tuple[float, ...], ...] = eqx.field(static=True, default=())
+    solimp: tuple[tuple[float, ...], ...] = eqx.field(static=True, default=())
+    solmix: tuple[float, ...] = eqx.field(static=True, default=())
+    condim: tuple[int, ...] = eqx.field(static=True, default=())
+
+    def __post_init__(self):
+        count = len(self.kind)
+        usual = {"condim": 3, "priority": 0, "gap": 0.0, "solref": SOLREF, "solimp": SOLIMP, "solmix": 1.0}
+        for name, value in usual.items():
+            if not getattr(self, name):
+                setattr(self, name, (value,) * count)
+        if not np.size(self.margin):
+            self.margin = np.zeros(count)
 
     def __len__(self) -> int:
         return len(self.kind)
 
     @staticmethod
-    def of(shapes: list[tuple[int, str, Shape]]) -> Geometry:
+    def of(shapes: list[tuple[int, str, Shape]], pairs: Sequence[ContactPair] = ()) -> Geometry:
         """The arrays of shapes given with the index of their link and the name of the link that described them."""
         only = [shape for _, _, shape in shapes]
         return Geometry(
@@ -191,10 +310,20 @@ class Geometry(eqx.Module):
             conaffinity=tuple(s.conaffinity for s in only),
             rgba=tuple(tuple(float(c) for c in s.rgba) for s in only),
             mesh=tuple(s.mesh for s in only),
+            margin=np.array([s.margin for s in only], float),
+            pairs=ContactPairs.of(pairs, [s.name for s in only]),
+            priority=tuple(int(s.priority) for s in only),
+            gap=tuple(float(s.gap) for s in only),
+            solref=tuple(tuple(map(float, s.solref)) for s in only),
+            solimp=tuple(tuple(map(float, s.solimp)) for s in only),
+            solmix=tuple(float(s.solmix) for s in only),
+            condim=tuple(int(s.condim) for s in only),
         )
 
 
 __all__ = [
+    "ContactPair",
+    "ContactPairs",
     "Geometry",
     "Mesh",
     "Shape",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mujoco
 import numpy as np
-from mujoco import mjtBias, mjtDisableBit, mjtEq, mjtGeom, mjtJoint, mjtObj
+from mujoco import mjtBias, mjtDisableBit, mjtEq, mjtGeom, mjtIntegrator, mjtJoint, mjtObj
 
 from knuckle.model import inertia as rigid
 from knuckle.model.description import (
@@ -25,8 +26,8 @@ from knuckle.model.description import (
     Vector,
     Weld,
 )
-from knuckle.model.geometry import Mesh, Shape, ShapeKind
-from knuckle.model.mjcf_check import EQUALITIES, Source, actuator_fault, disabled
+from knuckle.model.geometry import ContactPair, Mesh, Shape, ShapeKind
+from knuckle.model.mjcf_check import EQUALITIES, Source, actuator_fault, disabled, pair_fault
 from knuckle.model.mjcf_inertia import NOTHING
 from knuckle.model.report import Omission
 
@@ -45,6 +46,10 @@ SHAPES: dict[int, tuple[ShapeKind, int]] = {
     int(mjtGeom.mjGEOM_CYLINDER): ("cylinder", 2),
     int(mjtGeom.mjGEOM_BOX): ("box", 3),
     int(mjtGeom.mjGEOM_MESH): ("mesh", 3),
+}
+INTEGRATORS = {  # as MJCF names them
+    int(number): {"EULER": "Euler", "RK4": "RK4"}.get(name.removeprefix("mjINT_"), name.removeprefix("mjINT_").lower())
+    for name, number in mjtIntegrator.__members__.items()
 }
 PLAIN_RGBA = (0.5, 0.5, 0.5, 1.0)
 
@@ -129,8 +134,43 @@ class Reader:
             keyframes={name: q.copy() for name, q in zip(self.keys, m.key_qpos, strict=True)},
             keyframe_velocities={name: qd.copy() for name, qd in zip(self.keys, m.key_qvel, strict=True) if qd.any()},
             keyframe_controls=self._keyframe_controls(),
+            pairs=self._pairs(),
+            self_collision=self._carried("no_self_collision") is None,
+            parents_collide=disabled(m, mjtDisableBit.mjDSBL_FILTERPARENT),
+            **self._stepping(),
         )
         return description, self.renamed
+
+    def _pairs(self) -> list[ContactPair]:
+        """Of shapes that are kept; none where contact is switched off."""
+        m = self.m
+        if disabled(m, mjtDisableBit.mjDSBL_CONTACT, mjtDisableBit.mjDSBL_CONSTRAINT):
+            return []
+        ends = [(int(a), int(b)) for a, b in zip(m.pair_geom1, m.pair_geom2, strict=True)]
+        kept = [k for k, pair in enumerate(ends) if all(int(m.geom_type[geom]) in SHAPES for geom in pair)]
+        return [self._pair(k) for k in kept if pair_fault(m, k) is None]
+
+    def _pair(self, k: int) -> ContactPair:
+        m = self.m
+        return ContactPair(
+            self.geoms[m.pair_geom1[k]],
+            self.geoms[m.pair_geom2[k]],
+            friction=tuple(float(f) for f in m.pair_friction[k, [0, 2, 3]]),
+            margin=float(m.pair_margin[k]),
+            condim=int(m.pair_dim[k]),
+            gap=float(m.pair_gap[k]),
+            solref=tuple(float(x) for x in m.pair_solref[k]),
+            solreffriction=tuple(float(x) for x in m.pair_solreffriction[k]),
+            solimp=tuple(float(x) for x in m.pair_solimp[k]),
+            name=mujoco.mj_id2name(m, int(mjtObj.mjOBJ_PAIR), k) or "",
+        )
+
+    def _stepping(self) -> dict[str, Any]:
+        """Time step and integrator; a saved model that had none says so."""
+        if self._carried("no_timestep") is not None:
+            return {}
+        option = self.m.opt
+        return {"timestep": float(option.timestep), "integrator": INTEGRATORS[int(option.integrator)]}
 
     def _keyframe_controls(self) -> dict[str, Vector]:
         """Of the keyframes whose file gives them, for the actuators that are kept."""
@@ -157,6 +197,7 @@ class Reader:
             inertia=0.5 * (moment + moment.T),
             shapes=self._shapes(i),
             frames=self._frames(i),
+            mocap=bool(m.body_mocapid[i] >= 0),
         )
 
     def _joint(self, j: int) -> Joint:
@@ -232,6 +273,13 @@ class Reader:
             conaffinity=int(m.geom_conaffinity[i]) * touching,
             rgba=self._colour(i),
             mesh=mesh,
+            margin=float(m.geom_margin[i]),
+            priority=int(m.geom_priority[i]),
+            gap=float(m.geom_gap[i]),
+            solref=tuple(float(x) for x in m.geom_solref[i]),
+            solimp=tuple(float(x) for x in m.geom_solimp[i]),
+            solmix=float(m.geom_solmix[i]),
+            condim=int(m.geom_condim[i]),
         )
 
     def _colour(self, i: int) -> tuple[float, ...]:

@@ -20,9 +20,9 @@ TRANSMISSIONS = {
     mjtTrn.mjTRN_BODY: "body (adhesion)",
     mjtTrn.mjTRN_SO3: "orientation",
 }
-STANDARD = {"solref": (0.02, 1), "solimp": (0.9, 0.95, 0.001, 0.5, 2), "condim": 3, "solmix": 1}
+STANDARD = {"solref": (0.02, 1), "solimp": (0.9, 0.95, 0.001, 0.5, 2), "solmix": 1}
 SOFTNESS = (
-    *(f"geom_{setting}" for setting in ("solref", "solimp", "condim", "margin", "gap", "priority", "solmix")),
+    *(f"geom_{setting}" for setting in ("solref", "solimp")),
     *(f"jnt_{setting}" for setting in ("solref", "solimp", "margin")),
     *(f"{kind}_{setting}" for kind in ("dof", "eq") for setting in ("solref", "solimp")),
 )
@@ -80,6 +80,7 @@ def refusals(source: Source) -> list[Omission]:
         _joints,
         _geoms,
         _whole_kinds,
+        _pairs,
         _equalities,
         _actuators,
     )
@@ -96,8 +97,6 @@ def _medium(source: Source) -> Iterable[Omission]:
 def _bodies(source: Source) -> Iterable[Omission]:
     model = source.model
     for i in range(1, model.nbody):
-        if model.body_mocapid[i] >= 0:
-            yield source.report("bodies", i, "mocap bodies are not modelled; it stands still if left as it is")
         if model.body_gravcomp[i] != 0:
             yield source.report(
                 "bodies", i, f"gravity compensation is not modelled (gravcomp {model.body_gravcomp[i]:g})"
@@ -133,10 +132,25 @@ def _whole_kinds(source: Source) -> Iterable[Omission]:
     for kind, count, reason in (
         ("tendons", model.ntendon, "tendons are not modelled"),
         ("flexes", model.nflex, "flexible bodies are not modelled"),
-        ("pairs", model.npair, "contact pairs with settings of their own are not modelled"),
     ):
         for i in range(count):
             yield source.report(kind, i, reason)
+
+
+def _pairs(source: Source) -> Iterable[Omission]:
+    for i in range(source.model.npair):
+        fault = pair_fault(source.model, i)
+        if fault:
+            yield source.report("pairs", i, fault)
+
+
+def pair_fault(model: mujoco.MjModel, i: int) -> str | None:
+    """Why a contact pair cannot be kept; None if it can."""
+    first, second, _, roll_first, roll_second = model.pair_friction[i]
+    if first != second or roll_first != roll_second:
+        return "friction must be the same along both tangents of a contact pair"
+    ends = [{int(model.pair_geom1[k]), int(model.pair_geom2[k])} for k in range(i + 1)]
+    return "two geoms stand in one contact pair only" if ends[i] in ends[:i] else None
 
 
 def _equalities(source: Source) -> Iterable[Omission]:
@@ -187,21 +201,23 @@ def actuator_fault(model: mujoco.MjModel, i: int) -> str | None:
 
 
 def notes(source: Source) -> list[Omission]:
-    """What acts only where shapes touch and has no counterpart here."""
-    return list(_solver_notes(source.model, ("geom_adhesion", "geom_surfacevel")))
+    """What acts only where shapes touch and has no counterpart here, and poses of mocap bodies in keyframes."""
+    return [*_solver_notes(source.model, ("geom_adhesion", "geom_surfacevel")), *_mocap_notes(source.model)]
+
+
+def _mocap_notes(model: mujoco.MjModel) -> Iterable[Omission]:
+    bodies = np.argsort(model.body_mocapid)[model.nbody - model.nmocap :]
+    described = np.concatenate([model.body_pos[bodies], model.body_quat[bodies]], axis=1)
+    for i in range(model.nkey if model.nmocap else 0):
+        position, turn = model.key_mpos[i].reshape(-1, 3), model.key_mquat[i].reshape(-1, 4)
+        if not np.allclose(np.concatenate([position, turn], axis=1), described):
+            reason = "poses of mocap bodies are not kept: give them by prescribed="
+            yield Omission(f"keyframe {model.key(i).name!r}", reason)
 
 
 def small_notes(source: Source) -> list[Omission]:
     """What is no part of a mechanism and is not kept, and switches of the file that were applied."""
-    found = [*_flag_notes(source.model), *_solver_notes(source.model, SOFTNESS), *_unused_notes(source.model)]
-    option = source.model.opt
-    if option.timestep != 0.002 or option.integrator:
-        name = mujoco.mjtIntegrator(option.integrator).name.removeprefix("mjINT_").lower()
-        reason = (
-            f"the time step ({option.timestep:g} s) and integrator ({name}) are arguments of step, not of the model"
-        )
-        found.append(Omission("option", reason))
-    return found
+    return [*_flag_notes(source.model), *_solver_notes(source.model, SOFTNESS), *_unused_notes(source.model)]
 
 
 def _flag_notes(model: mujoco.MjModel) -> Iterable[Omission]:

@@ -70,6 +70,8 @@ class Equalities(eqx.Module):
     b: tuple[int, ...] = eqx.field(static=True)  # as a; -1 of a mimic: none
     active: tuple[bool, ...] = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
+    body_a: tuple[str, ...] = eqx.field(static=True, default=())  # the mocap body, or one on it, of each side; else ""
+    body_b: tuple[str, ...] = eqx.field(static=True, default=())
 
 
 class State(eqx.Module):
@@ -126,6 +128,16 @@ class Model(eqx.Module):
     @property
     def nu(self) -> int:
         return len(self.actuators.names)
+
+    @property
+    def timestep(self) -> float | None:
+        """The time step that the model's file asks for [s], for commands; `step` and `rollout` take dt."""
+        return self.topology.timestep
+
+    @property
+    def integrator(self) -> str | None:
+        """The integrator that the model's file asks for, in MuJoCo's words; see `knuckle.integrate.nearest_to`."""
+        return self.topology.integrator
 
     @property
     def mass(self):

@@ -15,6 +15,16 @@ FREEDOMS: dict[JointKind, int] = {"revolute": 1, "prismatic": 1, "planar": 3, "b
 
 
 @dataclass(frozen=True)
+class Ground:
+    """A mocap body, or a body or frame that hangs on one without joints."""
+
+    name: str
+    parent: str  # the body that it hangs on, or the world
+    mocap: bool = False
+    carries_joint: bool = False  # whether a link hangs on it by a joint
+
+
+@dataclass(frozen=True)
 class Topology:
     """Links in depth-first order, each with one joint; a body with several joints has links without mass before it."""
 
@@ -30,6 +40,12 @@ class Topology:
     limited: tuple[int, ...] = ()  # degrees of freedom that were described with a limit
     rubbing: tuple[int, ...] = ()  # and with dry friction
     weightless_tips: bool = False  # whether a joint was described that moves no mass
+    timestep: float | None = None  # that the file asks for [s]; None: it asks for none
+    integrator: str | None = None  # that the file asks for, in MuJoCo's words
+    self_collision: bool = False  # whether links of one tree touch each other by default
+    parents_collide: bool = False  # whether a link and its parent touch, where links of one tree do
+    ground: tuple[Ground, ...] = ()  # what mocap bodies move, parents first
+    prescribed: tuple[int, ...] = ()  # degrees of freedom that follow a path: impulses do not move them
     ground_mass: float = field(default=0.0, compare=False)  # of what is welded to the world [kg]; moves nothing
 
     def __hash__(self):
@@ -89,6 +105,30 @@ class Topology:
     def last_dof(self) -> np.ndarray:
         """Whether a degree of freedom is the last of its link, the one that carries its inertia."""
         return np.isin(np.arange(self.nv), self.v_stop - 1)
+
+    @cached_property
+    def is_prescribed(self) -> np.ndarray:
+        """Whether each degree of freedom follows a path."""
+        return np.isin(np.arange(self.nv), self.prescribed)
+
+    @cached_property
+    def is_driven(self) -> np.ndarray:
+        """Whether each link moves by prescribed joints only, so that no impulse moves it."""
+        moves = self.links.ancestors[self.dof_link[~self.is_prescribed]]
+        return np.logical_not(np.any(moves, axis=0))
+
+    @cached_property
+    def mocap(self) -> tuple[str, ...]:
+        """Bodies on the world that were described as moved from outside."""
+        return tuple(body.name for body in self.ground if body.mocap)
+
+    def standing_on(self, body: str) -> frozenset[str]:
+        """A mocap body, and the bodies and frames that hang on it without joints."""
+        found = {body}
+        for other in self.ground:
+            if other.parent in found:
+                found.add(other.name)
+        return frozenset(found)
 
     def displacement(self, q: np.ndarray) -> np.ndarray:
         """Coordinates as a tangent vector from zero, as actuators measure them: a free joint has no length."""

@@ -91,11 +91,10 @@ class Native:
         self._versions: dict[Any, tuple[Program, Any]] = {}
         self._programs: dict[str, Program] = {}  # by content
         self._quick: Callable[..., Any] | None = None  # for the plain arrays of the last version that took only such
-        self._quick_context: tuple | None = None
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._quick is None or kwargs or trace_context() != self._quick_context:
+        if self._quick is None or kwargs:
             return self._call(args, kwargs)
         return self._quick(*args)
 
@@ -108,8 +107,8 @@ class Native:
         form = _form(out_tree)
         flat_arguments = tree == jax.tree.structure(((0,) * len(leaves), {}))
         if form and flat_arguments and all(type(leaf) is np.ndarray for leaf in leaves):
-            self._quick = program.function().builtin(lambda *args: self._call(args, {}), form)
-            self._quick_context = trace_context()
+            condition = trace_context, trace_context()
+            self._quick = program.function().builtin(lambda *args: self._call(args, {}), form, condition)
 
     def compiled(self, *args: Any, **kwargs: Any) -> Compiled:
         """The machine code for these arguments; see its `report()`."""
@@ -288,6 +287,7 @@ def vmap(function: Callable, in_axes: Any = 0, *, threads: int | None = None) ->
     """`function` over a batch as native code: one batch element per SIMD lane, lanes times threads.
 
     `in_axes` is as in `jax.vmap`; results have the batch axis first. `threads` defaults to all cores. Each element has
-    the same bits as `jit(function)` gives it alone.
+    the same bits as `jit(function)` gives it alone. Where a long loop ends at run time, elements run one by one
+    (`llvm_batch`): lanes would wait for each other.
     """
     return NativeBatch(function, in_axes, threads)

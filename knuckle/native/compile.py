@@ -12,11 +12,13 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from knuckle.native.llvm import Emitter
+from knuckle.native.llvm_batch import one_by_one, runs_one_by_one
 from knuckle.native.lower import lower
 from knuckle.native.passes import count_operations, run_passes
 from knuckle.native.report import describe
 
 SYMBOL = "knuckle_native"
+BRIEF = 20_000  # operations: about ten microseconds
 CODEGEN_LEVEL = 1  # LLVM's; at 0 code comes several times sooner, for the same results, and runs slower
 _lock = threading.Lock()
 
@@ -39,6 +41,11 @@ class Compiled:
     operations: dict[str, int] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether it has no loop and ends within some microseconds."""
+        return "loop" not in self.kinds and 0 < sum(self.kinds.values()) <= BRIEF
 
     def report(self) -> str:
         """Operations after each pass, time of each phase and sizes, as text."""
@@ -99,11 +106,15 @@ def compile_jaxpr(closed_jaxpr, *, batch: Sequence[bool] | None = None) -> Compi
     clock.lap("lower")
     operations = {"equations": lowering.equations, "asked for": lowering.made, **run_passes(program)}
     clock.lap("passes")
-    lanes = 1 if batch is None else batch_lanes()
     batched = set(program.outputs) if batch is not None else set()
     batched |= {buffer for buffer, flag in zip(program.inputs, batch or (), strict=batch is not None) if flag}
-    emitter = Emitter(program, SYMBOL, lanes, batched, batch_lanes())
-    text = emitter.module()
+    lanes = 1 if batch is None or runs_one_by_one(program, batched) else batch_lanes()
+    if batch is not None and lanes == 1:
+        emitter = Emitter(program, f"{SYMBOL}.one", widest=batch_lanes())
+        text = f"{emitter.module()}\n{one_by_one(SYMBOL, program, batched, emitter)}"
+    else:
+        emitter = Emitter(program, SYMBOL, lanes, batched, batch_lanes())
+        text = emitter.module()
     clock.lap("write LLVM")
     object_code = compile_text(text)
     clock.lap("LLVM")

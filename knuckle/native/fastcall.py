@@ -20,12 +20,13 @@ STACK_BYTES = 131072  # the largest workspace that is taken from the caller's st
 C_CONTIGUOUS_AND_ALIGNED = 0x0101
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64  # bytes into a NumPy array
 BYTES_CONTENT = 32  # bytes into a bytes object
-HEADER_WORDS, INPUT_WORDS = 6, 3
+HEADER_WORDS, LEAF_WORDS = 9, 3
+PY_EQ = 2
 FORMS = {"list": 0, "tuple": 1, "leaf": 2}  # what the function returns; leaf: the only result itself
 
 # The plan, the content of the bytes object that is `self`, in words of 8 bytes: inputs, outputs, address, fallback,
-# workspace bytes, form of the result; for each input dtype, ndim and where its dimensions are; for each output the
-# arguments of np.empty.
+# workspace bytes, form of the result, whether Python's lock is kept, a function and what it must return for the plan to
+# hold (or zeros); for each input, then each output, dtype, ndim and where its dimensions are.
 TEXT = """
 define ptr @call(ptr %self, ptr %arguments, i64 %count) {{
 entry:
@@ -41,10 +42,31 @@ entry:
   %outputs = alloca ptr, i64 %outputs_count
   %workspace = alloca i8, i64 %workspace_bytes, align 64
   %right_count = icmp eq i64 %count, %inputs_count
-  br i1 %right_count, label %next_input, label %fallback
+  br i1 %right_count, label %condition, label %fallback
+
+condition:
+  %asked_at = getelementptr i64, ptr %plan, i64 7
+  %asked = load ptr, ptr %asked_at
+  %unconditional = icmp eq ptr %asked, null
+  br i1 %unconditional, label %inputs_start, label %ask
+
+ask:
+  %state = call ptr inttoptr (i64 {PyObject_CallNoArgs} to ptr)(ptr %asked)
+  %no_state = icmp eq ptr %state, null
+  br i1 %no_state, label %failed, label %compare_state
+
+compare_state:
+  %wanted_state_at = getelementptr i64, ptr %plan, i64 8
+  %wanted_state = load ptr, ptr %wanted_state_at
+  %same = call i32 inttoptr (i64 {PyObject_RichCompareBool} to ptr)(ptr %state, ptr %wanted_state, i32 {PY_EQ})
+  call void inttoptr (i64 {Py_DecRef} to ptr)(ptr %state)
+  switch i32 %same, label %failed [ i32 0, label %fallback i32 1, label %inputs_start ]
+
+inputs_start:
+  br label %next_input
 
 next_input:
-  %i = phi i64 [ 0, %entry ], [ %i_next, %take ]
+  %i = phi i64 [ 0, %inputs_start ], [ %i_next, %take ]
   %more_inputs = icmp slt i64 %i, %inputs_count
   br i1 %more_inputs, label %check, label %make
 
@@ -57,7 +79,7 @@ check:
   br i1 %is_array, label %check_array, label %fallback
 
 check_array:
-  %record_number = mul i64 %i, {INPUT_WORDS}
+  %record_number = mul i64 %i, {LEAF_WORDS}
   %record_word = add i64 %record_number, {HEADER_WORDS}
   %record = getelementptr i64, ptr %plan, i64 %record_word
   %wanted_dtype = load i64, ptr %record
@@ -114,7 +136,7 @@ make:
   br i1 %no_list, label %failed, label %outputs_start
 
 outputs_start:
-  %after_inputs = mul i64 %inputs_count, {INPUT_WORDS}
+  %after_inputs = mul i64 %inputs_count, {LEAF_WORDS}
   %outputs_word = add i64 %after_inputs, {HEADER_WORDS}
   br label %next_output
 
@@ -124,11 +146,19 @@ next_output:
   br i1 %more_outputs, label %make_output, label %run
 
 make_output:
-  %empty_word = add i64 %outputs_word, %k
-  %empty_arguments_at = getelementptr i64, ptr %plan, i64 %empty_word
-  %empty_arguments = load ptr, ptr %empty_arguments_at
+  %before_output = mul i64 %k, {LEAF_WORDS}
+  %empty_word = add i64 %outputs_word, %before_output
+  %record_at = getelementptr i64, ptr %plan, i64 %empty_word
+  %out_dtype = load ptr, ptr %record_at
+  %out_ndim_at = getelementptr i64, ptr %record_at, i64 1
+  %out_ndim = load i64, ptr %out_ndim_at
+  %out_ndim_small = trunc i64 %out_ndim to i32
+  %out_dimensions_at = getelementptr i64, ptr %record_at, i64 2
+  %out_dimensions_word = load i64, ptr %out_dimensions_at
+  %out_dimensions = getelementptr i64, ptr %plan, i64 %out_dimensions_word
+  call void inttoptr (i64 {Py_IncRef} to ptr)(ptr %out_dtype)
   %empty = inttoptr i64 {empty} to ptr
-  %result = call ptr inttoptr (i64 {PyObject_Call} to ptr)(ptr %empty, ptr %empty_arguments, ptr null)
+  %result = call ptr %empty(i32 %out_ndim_small, ptr %out_dimensions, ptr %out_dtype, i32 0)
   %no_result = icmp eq ptr %result, null
   br i1 %no_result, label %failed_output, label %made
 
@@ -142,9 +172,22 @@ made:
   br label %next_output
 
 run:
+  %keeps_at = getelementptr i64, ptr %plan, i64 6
+  %keeps = load i64, ptr %keeps_at
+  %keeps_lock = icmp ne i64 %keeps, 0
+  br i1 %keeps_lock, label %run_briefly, label %run_beside
+
+run_briefly:
+  call void %address(ptr %inputs, ptr %outputs, ptr %workspace)
+  br label %ran
+
+run_beside:
   %thread = call ptr inttoptr (i64 {PyEval_SaveThread} to ptr)()
   call void %address(ptr %inputs, ptr %outputs, ptr %workspace)
   call void inttoptr (i64 {PyEval_RestoreThread} to ptr)(ptr %thread)
+  br label %ran
+
+ran:
   %form_at = getelementptr i64, ptr %plan, i64 5
   %form = load i64, ptr %form_at
   switch i64 %form, label %as_list [ i64 1, label %as_tuple i64 2, label %as_leaf ]
@@ -182,7 +225,8 @@ API = (
     "PyList_SetItem",
     "PyList_GetItem",
     "PyList_AsTuple",
-    "PyObject_Call",
+    "PyObject_CallNoArgs",
+    "PyObject_RichCompareBool",
     "PyObject_Vectorcall",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
@@ -210,6 +254,27 @@ class Leaf(Protocol):
 
     @property
     def dtype(self) -> np.dtype: ...
+
+
+NUMPY_EMPTY = 184  # the place of PyArray_Empty in NumPy's table of C functions
+
+
+def numpy_empty() -> int | None:
+    """The address of PyArray_Empty, if calling it makes an array of the shape and dtype asked for."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    try:
+        table = pointer(np._core._multiarray_umath._ARRAY_API, None)  # pyright: ignore[reportAttributeAccessIssue]
+    except (AttributeError, ValueError):
+        return None
+    address = _word(table + 8 * NUMPY_EMPTY)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(address)
+    for dtype in (np.dtype(float), np.dtype(np.int32)):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dtype))  # the call takes one
+        made = make(2, (ctypes.c_int64 * 2)(3, 5), dtype, 0)
+        if type(made) is not np.ndarray or made.shape != (3, 5) or made.dtype != dtype or not made.flags.c_contiguous:
+            return None
+    return address
 
 
 def _word(address: int, kind: Any = ctypes.c_int64) -> int:
@@ -244,8 +309,11 @@ def object_code() -> bytes | None:
         addresses = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in API}
     except AttributeError:
         return None
+    empty = numpy_empty()
+    if empty is None:
+        return None
     numbers = {name: value for name, value in globals().items() if isinstance(value, int)}
-    text = TEXT.format(**numbers, **addresses, ndarray=id(np.ndarray), empty=id(np.empty))
+    text = TEXT.format(**numbers, **addresses, ndarray=id(np.ndarray), empty=empty)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())
@@ -269,20 +337,25 @@ def fast_function(
     outputs: Sequence[Leaf],
     general: Callable[..., Any],
     form: str,
+    keeps_lock: bool,
+    condition: tuple[Callable[[], Any], Any] | None = None,
 ) -> tuple[Callable[..., Any], Any]:
     """A builtin function that runs the code at `address`, or `general` for arguments that do not fit as they are.
 
+    `keeps_lock`: other threads of Python wait, which for code of a few microseconds is faster than letting them run.
+    `condition`: a function and what it must return; where it returns something else, `general` runs.
     `entry` is the address of the loaded `call`. The second result is what the first points to: keep both together.
     """
-    made = [(leaf.shape, leaf.dtype) for leaf in outputs]
-    words = [len(inputs), len(outputs), address, id(general), max(workspace_bytes, 64), FORMS[form]]
-    first_dimension = HEADER_WORDS + INPUT_WORDS * len(inputs) + len(outputs)
+    words = [len(inputs), len(outputs), address, id(general), max(workspace_bytes, 64), FORMS[form], int(keeps_lock)]
+    words += [0, 0] if condition is None else map(id, condition)
+    leaves = [*inputs, *outputs]
+    first_dimension = HEADER_WORDS + LEAF_WORDS * len(leaves)
     dimensions: list[int] = []
-    for leaf in inputs:
+    for leaf in leaves:
         words += [id(leaf.dtype), len(leaf.shape), first_dimension + len(dimensions)]
         dimensions += leaf.shape
-    plan = np.array([*words, *map(id, made), *dimensions], np.int64).tobytes()
+    plan = np.array([*words, *dimensions], np.int64).tobytes()
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     create = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    kept = (made, general, [leaf.dtype for leaf in inputs])
+    kept = (general, condition, [leaf.dtype for leaf in leaves])
     return create(ctypes.addressof(_definition(entry)), plan, None), kept

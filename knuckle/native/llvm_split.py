@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from knuckle.native.ir import Branch, Buffer, Call, Loop, Node, Region, Store, operands, sub_regions, walk
 from knuckle.native.llvm_ops import memory_type, splat_text, type_text
 
-REGION_LIMIT = 30000  # operations; longer regions are cut
+REGION_LIMIT = 60000  # operations; longer regions are cut
 SHORTEST, LONGEST = 1500, 3500  # operations of a piece
 SLOT_BYTES = 8
 MEMORY_WEIGHT = 3

@@ -45,6 +45,9 @@ class MachineCode(Protocol):
     @property
     def workspace_bytes(self) -> int: ...
 
+    @property
+    def is_brief(self) -> bool: ...
+
 
 class Aval(Protocol):
     """Shape and dtype of an array; JAX's ShapedArray and NumPy's arrays are such."""
@@ -198,11 +201,17 @@ class Function:
         self._kept: list[Any] = []
         self.call = self.builtin(self._general)
 
-    def builtin(self, general: Callable[..., Any], form: str = "list") -> Callable[..., Any]:
+    def builtin(
+        self,
+        general: Callable[..., Any],
+        form: str = "list",
+        condition: tuple[Callable[[], Any], Any] | None = None,
+    ) -> Callable[..., Any]:
         """A function of flat NumPy arrays with half a microsecond of overhead; `general` where that cannot be.
 
         `general` gets the arguments that are not exactly the arrays compiled for, and must return results in the same
-        `form`: a list, a tuple, or the one leaf itself. Hold on to this object as long as to the function.
+        `form`: a list, a tuple, or the one leaf itself. `condition`: a function and what it must return, else `general`
+        runs. Hold on to this object as long as to the function.
         """
         entry = _fastcall_entry()
         if form == "leaf" and len(self.outputs) != 1:
@@ -211,7 +220,9 @@ class Function:
             return general
         results = [Leaf.of(aval, False) for aval in self.outputs]
         sizes = entry, self.address, self.code.workspace_bytes
-        function, kept = fastcall.fast_function(*sizes, self._leaves, results, general, form)
+        function, kept = fastcall.fast_function(
+            *sizes, self._leaves, results, general, form, self.code.is_brief, condition
+        )
         self._kept.append(kept)
         return function
 

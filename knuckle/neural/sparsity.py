@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from knuckle.neural.networks import MLP, Linear
 from knuckle.neural.recurrent import Recurrent
-from knuckle.taps import CATALOGUE, Augment, Blueprint
+from knuckle.taps import Augment, Blueprint, meaning_of
 from knuckle.taps.augment import Value
 
 Groups = Sequence[Sequence[int]]
@@ -192,11 +192,11 @@ def _square_output(name: str, augment: Augment, row: Mapping[str, Array]) -> Flo
             return Value(augment.constants[int(item.removeprefix("constant "))], None)
         plain = item.removeprefix("previous ")
         is_dof = plain in ("q", "next/q") and row[item].shape == shape
-        return Value(row[item], "dof" if is_dof else CATALOGUE[plain].axis)
+        return Value(row[item], "dof" if is_dof else meaning_of(plain).axis)
 
     shape = row[name].shape
     state = (
         augment.initial_state(shape[0] if augment.rows is None else len(augment.rows)) if augment.is_recurrent else None
     )
-    output, _ = augment.output([value(item) for item in augment.inputs], CATALOGUE[name].axis, shape, state)
+    output, _ = augment.output([value(item) for item in augment.inputs], meaning_of(name).axis, shape, state)
     return jnp.mean(jnp.square(output if augment.gain is None else augment.gain * output))

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.linalg.lapack import dposv  # type: ignore[attr-defined]
 
 Vector = np.ndarray
+MOST_SWEEPS = 200  # over all entries, if active sets cycle
 
 
 def box_step(A: np.ndarray, g: Vector, low: Vector, high: Vector) -> Vector | None:
@@ -39,7 +40,24 @@ def _active_set(A: np.ndarray, g: Vector, low: Vector, high: Vector, fixed: np.n
         if not wrong.any():
             return step
         fixed = fixed & ~_most(wrong, slope)
-    return _better(A, g, step, _descent(A, g, low, high))
+    return _by_coordinates(A, g, low, high, _better(A, g, step, _descent(A, g, low, high)))
+
+
+def _by_coordinates(A: np.ndarray, g: Vector, low: Vector, high: Vector, step: Vector) -> Vector:
+    """Each entry in turn at its best, until the bounds that hold are those of the minimiser: for sets that cycle."""
+    step = step.copy()
+    for _ in range(MOST_SWEEPS):
+        for i in range(len(g)):
+            step[i] = np.clip(step[i] - (g[i] + A[i] @ step) / A[i, i], low[i], high[i])
+        slope = g + A @ step
+        fixed = ((step <= low) & (slope >= 0)) | ((step >= high) & (slope <= 0))
+        solved = _on_free(A, g, step, fixed)
+        if solved is None or np.any(solved < low) or np.any(solved > high):
+            continue
+        slope = g + A @ solved
+        if not np.any(fixed & (((solved <= low) & (slope < 0)) | ((solved >= high) & (slope > 0)))):
+            return solved
+    return step
 
 
 def _on_free(A: np.ndarray, g: Vector, step: Vector, fixed: np.ndarray) -> Vector | None:

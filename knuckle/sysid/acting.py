@@ -15,7 +15,7 @@ from knuckle.simulate import advance, begin
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.timing import drive
-from knuckle.taps import CATALOGUE, OpenTaps
+from knuckle.taps import OpenTaps, meaning_of
 
 AXES, MOMENTS = ("x", "y", "z"), ("xx", "yy", "zz", "xy", "xz", "yz")
 PARTS = {  # of the rows of some quantities
@@ -125,15 +125,23 @@ def _summed(fit: Fit, tap: str, without: np.ndarray, used: np.ndarray, inside: n
 
 def _names(fit: Fit, tap: str, shape: tuple[int, ...]) -> list[str]:
     """A name for each number of a quantity."""
-    model, count = fit.model, int(np.prod(shape))
+    model, count, axis = fit.model, int(np.prod(shape)), meaning_of(tap).axis or ""
     rows = {
         "coordinate": lambda: names_of(model, "q"),
         "dof": lambda: names_of(model, "qd"),
         "actuator": lambda: model.actuators.names,
         "link": lambda: model.link_names,
-        "contact": lambda: () if fit.contact is None else fit.contact.contacts(model, model.reference).names,
-    }.get(CATALOGUE[tap].axis or "", tuple)()
+        "contact": lambda: _contacts(fit, axis.partition(".")[2]),
+    }.get(axis.partition(".")[0], tuple)()
     rows = rows if rows and len(rows) == shape[0] else ("",)
     each = count // len(rows)
     parts = PARTS.get(tap, tuple(f"[{k}]" for k in range(each)) if each > 1 else ("",))
     return [f"{row} {part}".strip() for row in rows for part in parts]
+
+
+def _contacts(fit: Fit, rule: str) -> tuple[str, ...]:
+    """Names of all contacts, or of those of one rule."""
+    if fit.contact is None:
+        return ()
+    contacts = fit.contact.contacts(fit.model, fit.model.reference)
+    return (contacts.of_rule(rule) if rule else contacts).names

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import equinox as eqx
 import numpy as np
 
-from knuckle.contact.pairs import contact_pairs
 from knuckle.model.model import Model
 from knuckle.sysid.fit import Fit
 
@@ -26,7 +25,10 @@ def with_contact_friction(fit: Fit) -> Model:
     assert fit.contact is not None
     friction = np.array(fit.model.geometry.friction, float)
     friction[shapes, 0] = np.ravel(fit.contact.friction)[0]  # pyright: ignore[reportAttributeAccessIssue]
-    return eqx.tree_at(lambda m: m.geometry.friction, fit.model, friction)
+    of_pairs = np.array(fit.model.geometry.pairs.friction, float)
+    of_pairs[:, 0] = np.ravel(fit.contact.friction)[0]  # pyright: ignore[reportAttributeAccessIssue]
+    places = lambda m: (m.geometry.friction, m.geometry.pairs.friction)  # noqa: E731
+    return eqx.tree_at(places, fit.model, (friction, of_pairs))
 
 
 def lacking(fit: Fit, *, friction: bool) -> list[str]:
@@ -54,5 +56,4 @@ def _rubbing(fit: Fit) -> list[int]:
     friction = getattr(fit.contact, "friction", None)
     if fit.contact is None or friction is None or np.size(friction) != 1:
         return []
-    pairs = contact_pairs(fit.model, self_collision=fit.contact.self_collision)
-    return sorted({shape for pair in pairs for shape in (pair.a, pair.b)})
+    return sorted({shape for pair in fit.contact.pairs(fit.model) for shape in (pair.a, pair.b)})

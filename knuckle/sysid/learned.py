@@ -13,7 +13,7 @@ from knuckle.sysid.acting import Acted, Series, acting
 from knuckle.sysid.entries import dimensions, unit_at
 from knuckle.sysid.fit import Fit
 from knuckle.tap_list import list_taps
-from knuckle.taps import CATALOGUE, Augment
+from knuckle.taps import Augment, meaning_of
 from knuckle.taps.augment import Value
 
 MOST_STATES, POINTS = 400, 81
@@ -68,23 +68,23 @@ def _of(fit: Fit, tap: str, augment: Augment, acted: Acted) -> Learned:
     names = type(augment.network).__name__, augment.mode, augment.inputs
     about = (tap, *names, count, unit_of_tap(fit.model, tap), *acted[:4])
     of_state = set(augment.inputs) <= {"q", "qd"} and not augment.is_recurrent
-    if not of_state or CATALOGUE[tap].axis != "dof" or augment.rows is not None:
+    if not of_state or meaning_of(tap).axis != "dof" or augment.rows is not None:
         return Learned(*about, [], acted.series)
     shape = list_taps(fit.model, contact=fit.contact)[tap].shape
 
     def output(q, qd):
         given = {"q": Value(q, "coordinate"), "qd": Value(qd, "dof")}
-        y, _ = augment.output([given[name] for name in augment.inputs], CATALOGUE[tap].axis, shape, None)
+        y, _ = augment.output([given[name] for name in augment.inputs], meaning_of(tap).axis, shape, None)
         y = y if augment.gain is None else augment.gain * y
         return y.reshape(-1)
 
-    return Learned(*about, _curves(fit, CATALOGUE[tap].unit, jax.jit(jax.vmap(output)), *visited(fit)), [])
+    return Learned(*about, _curves(fit, meaning_of(tap).unit, jax.jit(jax.vmap(output)), *visited(fit)), [])
 
 
 def unit_of_tap(model: Model, tap: str) -> str:
     """The unit of a quantity: at joints that all turn, or all slide, that of these."""
     kinds = set(dimensions(model, "qd"))
-    unit = CATALOGUE[tap].unit
+    unit = meaning_of(tap).unit
     return " and ".join(dict.fromkeys(unit_at(unit, kind) for kind in sorted(kinds))) if " or " in unit else unit
 
 

@@ -9,13 +9,15 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import native
-from knuckle.contact.pairs import contact_pairs
+from knuckle.contact.per_pair import PerPair
 from knuckle.contact.resolve import ContactModel
+from knuckle.contact.surfaces import surfaces
 from knuckle.model.model import Model
 from knuckle.sysid.families import (
     CONTACT_FAMILIES,
@@ -141,8 +143,7 @@ class Parameters(tuple[Parameter, ...]):
         for p in self:
             value, at = values[at : at + p.start.size].reshape(p.start.shape), at + p.start.size
             if p.of_contact:
-                find = lambda c, name=p.name.removeprefix("contact."): getattr(c, name)  # noqa: E731
-                contact = eqx.tree_at(find, contact, jnp.asarray(value), is_leaf=lambda x: x is None)
+                contact = _with_contact_value(contact, p.name, jnp.asarray(value))
             elif p.family.put is None:
                 array = np.array(p.family.find(model))
                 array[p.place] = value
@@ -155,13 +156,21 @@ class Parameters(tuple[Parameter, ...]):
         """The model and the contact model with these free numbers."""
         for p in self:
             if p.of_contact:
-                name = p.name.removeprefix("contact.")
-                contact = eqx.tree_at(
-                    lambda c, name=name: getattr(c, name), contact, p.value(z), is_leaf=lambda x: x is None
-                )
+                contact = _with_contact_value(contact, p.name, p.value(z))
                 continue
             model = p.family.placed(model, p.place, p.value(z))
         return model, contact
+
+
+def _contact_owner(contact: ContactModel | None, name: str) -> Any:
+    """The contact model that has a parameter: "contact.friction", or "contact.push.friction" of the rule "push"."""
+    rule = name.split(".")[1:-1]
+    return contact[rule[0]] if rule and isinstance(contact, PerPair) else contact
+
+
+def _with_contact_value(contact: ContactModel | None, name: str, value: Array) -> ContactModel | None:
+    find = lambda c: getattr(_contact_owner(c, name), name.rpartition(".")[2])  # noqa: E731
+    return eqx.tree_at(find, contact, value, is_leaf=lambda x: x is None)
 
 
 def fittable(model: Model, contact: ContactModel | None = None) -> dict[str, tuple[Family, Any]]:
@@ -171,10 +180,10 @@ def fittable(model: Model, contact: ContactModel | None = None) -> dict[str, tup
         for name, family in FAMILIES.items()
         for full, place in places(model, name, family).items()
     } | servo_gains(model)
-    if contact is not None and contact_pairs(model, self_collision=contact.self_collision):
-        for name, family in CONTACT_FAMILIES.items():
-            if hasattr(contact, name):
-                found[f"contact.{name}"] = (family, None)
+    for rule, (own, pairs) in ({} if contact is None else contact.by_rule(model)).items():
+        prefix = f"contact.{rule}" if rule else "contact"
+        there = {name: family for name, family in CONTACT_FAMILIES.items() if pairs and hasattr(own, name)}
+        found |= {f"{prefix}.{name}": (family, None) for name, family in there.items()}
     return found
 
 
@@ -250,17 +259,19 @@ def _prior(pattern: str, prior) -> Prior:
     raise ValueError(f"free: {pattern!r} needs kn.Prior(...), (lower, upper) or None, got {prior!r}")
 
 
-def _friction_of_shapes(model: Model, contact: ContactModel) -> float:
-    """What contacts have where their model has no friction of its own, as one number: of each pair the larger."""
-    sliding = np.asarray(model.geometry.friction)[:, 0]
-    pairs = contact_pairs(model, self_collision=contact.self_collision)
-    return float(np.mean([max(sliding[pair.a], sliding[pair.b]) for pair in pairs])) if pairs else 1.0
+def _friction_of_shapes(model: Model, contact: ContactModel, name: str) -> float:
+    """What contacts have where their model has no friction of its own, as one number."""
+    _, pairs = contact.by_rule(model)[".".join(name.split(".")[1:-1])]
+    if not pairs:
+        return 1.0
+    with jax.enable_x64(True):
+        return float(np.mean(surfaces(model.geometry, [p.a for p in pairs], [p.b for p in pairs]).friction))
 
 
 def _parameter(name: str, family: Family, place, model: Model, contact, prior: Prior, at: int) -> Parameter:
-    value = family.find(contact) if family.owner == "contact" else family.find(model)
+    value = family.find(_contact_owner(contact, name) if family.owner == "contact" else model)
     if value is None:
-        value = _friction_of_shapes(model, contact)
+        value = _friction_of_shapes(model, contact, name)
     start = np.array(value if place is None else np.asarray(value)[place], float)
     size = 6 if family.kind == "moments" else max(start.size, 1)
     scale = float(np.abs(start).max()) if family.kind == "zero or more" and np.any(start) else family.scale

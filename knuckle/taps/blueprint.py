@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from knuckle.taps.augment import CONSTANT, PREVIOUS, Augment
-from knuckle.taps.catalogue import CATALOGUE, checked_name
+from knuckle.taps.catalogue import checked_name, meaning_of
 
 Parts = Mapping[str, Augment | tuple[Augment, ...]]
 
@@ -27,7 +27,7 @@ class Blueprint(eqx.Module):
         parts = {name: part if isinstance(part, tuple) else (part,) for name, part in augments.items()}
         for name, networks in parts.items():
             checked_name(name, "Blueprint")
-            if CATALOGUE[name].read_only:
+            if meaning_of(name).read_only:
                 raise ValueError(f"Blueprint: {name} can be read, not changed")
             for network in networks:
                 if not isinstance(network, Augment):

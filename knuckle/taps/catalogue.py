@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -45,8 +46,32 @@ CATALOGUE = {
 }
 
 
+OF_RULE = re.compile(r"(contact\.[^\W\d]\w*)(/\w+)")  # contacts of one rule of `contact.PerPair`
+
+
+def quantity(name: str) -> Quantity | None:
+    """What a name means; "contact.push/friction" is that of the contacts of the rule "push", rows of their own."""
+    found = OF_RULE.fullmatch(name)
+    if found is None:
+        return CATALOGUE.get(name)
+    whole = CATALOGUE.get("contact" + found[2])
+    return None if whole is None else whole._replace(axis=found[1])
+
+
+def meaning_of(name: str) -> Quantity:
+    """What the name of a tap that there is means."""
+    meaning = quantity(name)
+    assert meaning is not None, name
+    return meaning
+
+
+def of_rule(name: str, rule: str) -> str:
+    """The tap of one rule's contacts, by that of all contacts."""
+    return name.replace("contact/", f"contact.{rule}/", 1)
+
+
 def checked_name(name: str, role: str) -> str:
     """The name, if there is such a tap."""
-    if name not in CATALOGUE:
+    if quantity(name) is None:
         raise ValueError(f"{role}: there is no tap {name!r}; there are {', '.join(CATALOGUE)}")
     return name

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from knuckle.taps.augment import CONSTANT, PREVIOUS, Augment, Value
 from knuckle.taps.blueprint import Blueprint, state_key
-from knuckle.taps.catalogue import CATALOGUE
+from knuckle.taps.catalogue import meaning_of
 
 
 class Tangent(NamedTuple):
@@ -76,7 +76,7 @@ class OpenTaps(Taps):
     def __call__(self, name, value, *, axis=None, tangent=None):
         if not self.wanted(name):
             return value
-        axis = axis or CATALOGUE[name].axis
+        axis = axis or meaning_of(name).axis
         self.seen[name] = Value(value, axis)
         for place, augment in enumerate(self.blueprint.augments.get(name, ())):
             try:
@@ -140,7 +140,7 @@ class OpenTaps(Taps):
         if item.startswith(CONSTANT):
             return Value(augment.constants[int(item.removeprefix(CONSTANT))], None)
         if item.startswith(PREVIOUS):
-            return Value(self.memory[item], CATALOGUE[item.removeprefix(PREVIOUS)].axis)
+            return Value(self.memory[item], meaning_of(item.removeprefix(PREVIOUS)).axis)
         if item not in self.seen:
             known = ", ".join(name for name in self.reached if name != item)
             raise ValueError(

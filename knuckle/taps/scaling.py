@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle.taps.augment import CONSTANT, PREVIOUS, Augment, Value
-from knuckle.taps.catalogue import CATALOGUE
+from knuckle.taps.catalogue import meaning_of
 
 LEAST = 1e-9  # a deviation below this share of the mean size is that of a constant
 
@@ -44,7 +44,7 @@ def _samples(name: str, augment: Augment, values: Mapping[str, Any]) -> Float[Ar
     def axis(key: str) -> str | None:
         if key in ("q", "next/q"):
             return "dof" if np.shape(values["q"])[-1] == np.shape(values.get("qd", values["q"]))[-1] else None
-        return CATALOGUE[key].axis
+        return meaning_of(key).axis
 
     def read(sample: dict[str, Array]):
         found = []

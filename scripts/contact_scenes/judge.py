@@ -12,6 +12,7 @@ the recovery speeds of overlaps: the kinetic energy of the recovery motion itsel
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from contact_scenes.audit import Record
 from contact_scenes.draw import Scene
-from knuckle.contact import Compliant, Impulse, InteriorPoint
+from knuckle.contact import Compliant, Impulse, InteriorPoint, PerPair
 from knuckle.contact.outcome import GIVES_WAY
 
 LAW = 1e-7  # [m/s]; ten times the solver's tolerance
@@ -98,7 +99,6 @@ class _Step:
 
     def __init__(self, scene: Scene, record: Record):
         self.scene, self.record, outcome = scene, record, record.outcome
-        self.contact: Any = scene.contact
         self.r, self.u = outcome.impulse, outcome.velocity
         steps, contacts, axes = self.r.shape
         self.gap, self.mu = outcome.contacts.gap, outcome.contacts.friction
@@ -106,8 +106,11 @@ class _Step:
         inverse = np.linalg.inv(record.M)
         self.A = np.einsum("sia,sab,sjb->sij", J, inverse, J)
         self.inverse = inverse
-        mixing = 0.0 if isinstance(scene.contact, Compliant) else self.contact.mixing
-        self.R = mixing * record.inverse_mass
+        self.parts = _parts(scene.contact, outcome.contacts)
+        self.contact: Any = self.parts[0][0] if len(self.parts) == 1 else scene.contact
+        self.R = np.zeros_like(record.inverse_mass)
+        for model, own in self.parts:
+            self.R[:, own] = 0.0 if isinstance(model, Compliant) else model.mixing * record.inverse_mass[:, own]
         diagonal = np.einsum("sii->si", self.A).reshape(steps, contacts, axes) + self.R[..., None]
         self.d = np.mean(diagonal, axis=2)
         free, before = (np.einsum("sia,sa->si", J, v).reshape(self.r.shape) for v in (record.free, record.before))
@@ -140,13 +143,18 @@ class _Step:
 
     def _aims(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """The law's aim, restitution's part of it, and other aims where rounding decides whether there is a bounce."""
+        if len(self.parts) > 1:
+            each = [part._aims() for part in map(self._part, self.parts)]
+            assert not any(others for _, _, others in each), "ties of two laws are not told apart"
+            aim, rebound = (np.concatenate([part[k] for part in each], axis=1) for k in range(2))
+            return aim, rebound, []
         contact, gap, dt = self.contact, self.gap, self.scene.dt
         zero = np.zeros_like(gap)
         if not isinstance(contact, Impulse):
             return zero, zero, []
         share = dt * contact.beta**2 / (dt * contact.beta**2 + 2 * contact.alpha)
         apart = -(share * gap + (1 - share) * _beyond(gap)) / dt
-        apart = np.minimum(apart, contact.correction_speed)
+        apart = np.minimum(apart, contact.recovery_speed)
         e = contact.restitution
         if e == 0:
             return apart, zero, []
@@ -168,6 +176,15 @@ class _Step:
         part = np.where(bounce, rebound - np.clip(kept, 0.0, np.maximum(rebound, 0.0)), 0.0)
         return np.where(bounce, rebound, kept), part, others
 
+    def _part(self, part: tuple[Any, slice]) -> _Step:
+        """The contacts of one rule only."""
+        found, own = copy.copy(self), part[1]
+        found.contact, found.parts = part[0], [part]
+        for name in ("r", "u", "gap", "mu", "R", "d", "u_free", "u_before", "aim", "rebound"):
+            if hasattr(self, name):
+                setattr(found, name, getattr(self, name)[:, own])
+        return found
+
     def slack_velocity(self, aim: np.ndarray) -> np.ndarray:
         s = self.u + self.R[..., None] * self.r
         return np.concatenate([s[..., :1] - aim[..., None], s[..., 1:]], axis=2)
@@ -179,6 +196,9 @@ class _Step:
         return np.max(np.min(errors, axis=0), axis=1, initial=0.0)
 
     def _error_of(self, aim: np.ndarray) -> np.ndarray:
+        if len(self.parts) > 1:
+            each = [np.abs(self._part(part)._error_of(aim[:, part[1]])) for part in self.parts]
+            return np.concatenate([np.max(error, axis=2, keepdims=True, initial=0.0) for error in each], axis=1)
         contact = self.contact
         if isinstance(contact, Compliant):
             return self._springy_error() if contact.substeps is None else np.zeros_like(self.r)
@@ -257,6 +277,8 @@ class _Step:
         terms = kinetic + np.sum(np.abs(self.r * self.u), axis=(1, 2)) + np.sum(np.abs(work), axis=1) + self.lost
         rounding = 1e-9 * terms + 1e-7 * np.sum(np.abs(self.r), axis=(1, 2))
         most = joint + rounding
+        if len(self.parts) > 1:  # plastic or springy
+            return most + sum(self._part(part)._gain_of_contacts() for part in self.parts) - self.lost
         if isinstance(contact, Compliant):
             stored = contact.stiffness * np.maximum(-self.gap, 0.0) ** (contact.exponent + 1) / (contact.exponent + 1)
             if contact.substeps is not None:  # errors of the integration in time
@@ -275,13 +297,27 @@ class _Step:
             return np.full(len(most), np.inf)
         return most + np.sum(self.r[..., 0] * np.maximum(self.aim, 0.0), axis=1) - self.lost
 
+    def _gain_of_contacts(self) -> np.ndarray:
+        """The most that r.u can be: what springs held, or the recovery of overlap [J]."""
+        if isinstance(self.contact, Compliant):
+            p = self.contact.exponent + 1
+            return np.sum(self.contact.stiffness * np.maximum(-self.gap, 0.0) ** p / p, axis=1)
+        return np.sum(self.r[..., 0] * np.maximum(self.aim, 0.0), axis=1)
+
     def sinks(self) -> np.ndarray:
         """Whether a contact that overlaps goes deeper faster than regularisation lets it (rigid contact only)."""
-        if isinstance(self.scene.contact, Compliant):
-            return np.zeros(len(self.r), bool)
         s = self.u[..., 0] + self.R * self.r[..., 0]
         deeper = (self.gap < 0) & (s < -self.tolerance()[:, None])
+        for model, own in self.parts:
+            deeper[:, own] &= not isinstance(model, Compliant)
         return np.any(deeper, axis=1)
+
+
+def _parts(contact: Any, contacts: Any) -> list[tuple[Any, slice]]:
+    """Contact models and the contacts that they hold for."""
+    if not isinstance(contact, PerPair):
+        return [(contact, slice(None))]
+    return [(contact[name], contacts.rows_of(name)) for name, _ in contacts.rules]
 
 
 def _solve(A: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -6,14 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import knuckle as kn
 from knuckle.contact import INACTIVE_GAP, Impulse, collide, contact_pairs
 from knuckle.contact.bounds import bounding_boxes, fastest
-from knuckle.contact.manifold import spread
-from knuckle.contact.shapes_plane import mesh_plane
-from knuckle.contact.touch import Placed, Touch
 from knuckle.kinematics import articulation, poses
 from knuckle.model.geometry import Mesh
 from tests.contact.collide_scenes import two_of_each
@@ -74,25 +70,6 @@ def test_no_point_of_a_shape_is_faster_than_the_bound():
         moved = [np.asarray(places(kn.model.retract(MODEL, q, s * 1e-6 * v))) for s in (1, -1)]
         speed = np.linalg.norm(moved[0] - moved[1], axis=-1).max() / 2e-6
         assert speed <= float(fastest(MODEL, articulation(MODEL, q), v)) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("count", [5, 16, 47, 300])
-def test_vertices_over_a_plane_are_those_that_spread_keeps(count):
-    """`spread` on all vertices in the world chooses the same contacts."""
-    rng = np.random.default_rng(count)
-    for _ in range(10):
-        vertices = rng.normal(size=(1, count, 3)) * rng.uniform(0.1, 1, 3)
-        rotation = np.linalg.qr(rng.normal(size=(2, 3, 3)))[0]
-        rotation *= np.linalg.det(rotation)[:, None, None]
-        places = jnp.asarray(rng.normal(size=(2, 1, 3)))
-        a = Placed(jnp.asarray(rotation[:1]), places[0], jnp.ones((1, 3)), jnp.asarray(vertices))
-        b = Placed(jnp.asarray(rotation[1:]), places[1], jnp.zeros((1, 3)), jnp.zeros((1, 0, 3)))
-        world = a.to_world(a.vertices)
-        normal = jnp.broadcast_to(b.axis[:, None], world.shape)
-        gap = jnp.sum(normal * (world - b.position[:, None]), axis=-1)
-        wanted = spread(Touch(gap, world - 0.5 * gap[..., None] * normal, normal))
-        for value, expected in zip(mesh_plane(a, b), wanted, strict=True):
-            np.testing.assert_allclose(value, expected, atol=1e-12)
 
 
 def test_a_fast_mesh_hits_the_ground_as_if_nothing_were_left_out(monkeypatch):

@@ -42,8 +42,9 @@ def crawler(tmp_path, with_each_other: bool = False) -> kn.Model:
 
 
 def planar(tmp_path) -> kn.Model:
-    """A chain in the plane: contacts of one tangent."""
-    walker = """<mujoco><worldbody><geom type="plane" size="0 0 1"/><body pos="0 0 1"><joint type="slide" axis="1 0 0"/>
+    """A chain in the plane that touches the ground only: contacts of one tangent."""
+    walker = """<mujoco><default><geom conaffinity="0"/></default><worldbody>
+    <geom type="plane" size="0 0 1" conaffinity="1"/><body pos="0 0 1"><joint type="slide" axis="1 0 0"/>
     <joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/><geom type="capsule" size=".1 .3"/><body pos="0 0 -.3">
     <joint axis="0 1 0" range="-50 50"/><geom type="capsule" fromto="0 0 0 0 0 -.4" size=".05"/><body pos="0 0 -.4">
     <joint axis="0 1 0" range="-50 50"/><geom type="capsule" fromto="-.1 0 0 .2 0 0" size=".05"/></body></body></body>
@@ -145,7 +146,9 @@ def test_steps_and_gradients_are_the_same_in_all_spaces(with_each_other, tmp_pat
     run = kn.rollout(model, state, dt=0.004, steps=60, contact=contact, native=True)
     assert run.contact is not None
     assert bool(run.contact.converged.all()) and float(run.contact.impulse[-1, :, 0].sum()) > 0
-    for k in (20, 40, 59):
+    pushing = np.flatnonzero(np.asarray(run.contact.impulse[1:, :, 0]).sum(axis=1) > 0)
+    margin = np.asarray(run.contact.margin[1:])[pushing]
+    for k in pushing[np.argsort(margin)[-3:]]:  # far from changes of mode, where derivatives are one-sided
         at = kn.State(jnp.asarray(run.q[k]), jnp.asarray(run.qd[k]))
         value, slope = ours(at)
         with monkeypatch.context() as patch:

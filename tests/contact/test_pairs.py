@@ -48,6 +48,27 @@ def test_with_self_collision_parents_and_welded_links_are_skipped():
     assert names_of(model, contact_pairs(model, self_collision=True)) == pairs_as_sets(*WITH_WORLD, *WITH_BALL, *within)
 
 
+CHAIN = """<mujoco><option>{0}</option><worldbody><body name="a"><joint/><geom size="0.1"/><body name="b" pos="0 0 1">
+<joint axis="0 1 0"/><geom size="0.1"/><body name="c" pos="0 0 1"><joint axis="1 0 0"/><geom size="0.1"/></body></body>
+</body></worldbody></mujoco>"""
+
+
+def test_self_collision_is_as_the_file_says_unless_it_is_chosen(tmp_path):
+    """In MJCF links of one tree touch, parents and children only without the parents' filter; in URDF none do."""
+    mjcf = kn.load(CHAIN.format(""))
+    assert names_of(mjcf, contact_pairs(mjcf)) == pairs_as_sets("a c")
+    assert contact_pairs(mjcf, self_collision=False) == ()
+    assert len(kn.contact.Impulse(self_collision=None).contacts(mjcf, mjcf.reference)) == 1
+    assert len(kn.contact.Impulse().contacts(mjcf, mjcf.reference)) == 0
+    parents = kn.load(CHAIN.format('<flag filterparent="disable"/>'))
+    assert names_of(parents, contact_pairs(parents)) == pairs_as_sets("a b", "b c", "a c")
+    built = chain_and_ball()
+    assert contact_pairs(built) == contact_pairs(built, self_collision=False)
+    assert contact_pairs(chain_and_ball(self_collision=True)) == contact_pairs(built, self_collision=True)
+    kn.save(built, tmp_path / "built.xml")
+    assert len(contact_pairs(kn.load(tmp_path / "built.xml"))) == len(contact_pairs(built))
+
+
 def test_an_exclude_names_the_link_before_welding():
     model = chain_and_ball(excludes=[("hand", "ball"), ("world", "a")])
     expected = pairs_as_sets(*WITH_WORLD[1:], *WITH_BALL[:3])

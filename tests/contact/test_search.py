@@ -10,6 +10,7 @@ import pytest
 from knuckle.contact.coupling import joined, layout_of, slope_matrix, split
 from knuckle.contact.laws import Between, Bounded, Coulomb, Pyramid, length, project_on_cone
 from knuckle.contact.laws_smooth import Given, Relaxed, Springy
+from knuckle.contact.progress import INNER_STEPS
 from knuckle.contact.search import search
 from knuckle.contact.system import System, block_scales, imbalance, slopes, velocity
 from tests.contact.scenes import as_system, random_contacts, stack
@@ -54,6 +55,16 @@ def test_every_problem_is_solved_to_the_tolerance(name):
         found = solve(system)
         assert bool(found.converged), f"residual {float(found.residual):.1e} after {int(found.iterations)}"
         check_laws(system, found.impulse, TOLERANCE)
+
+
+def test_a_search_by_easier_problems_ends_at_rounding_if_contacts_are_not_redundant():
+    """The path converges linearly, to just below the tolerance: what it leaves must not depend on the path."""
+    rng, residuals = np.random.default_rng(12), []
+    for name in ("six bodies", "mass ratio 1e4"):
+        found = [solve(as_system(SETS[name](rng))) for _ in range(30)]
+        residuals += [float(one.residual) for one in found if int(one.iterations) > INNER_STEPS]
+    assert len(residuals) > 4
+    assert np.median(residuals) < 1e-3 * TOLERANCE  # a Newton step from 1e-8
 
 
 def test_an_unsolved_problem_is_flagged():
@@ -182,3 +193,17 @@ def test_projection_on_the_cone_is_the_nearest_point():
         tangent *= (rng.uniform(0, 1, 200) * mu * normal / np.linalg.norm(tangent, axis=1))[:, None]
         other = np.concatenate([normal[:, None], tangent], axis=1)
         assert np.all(np.linalg.norm(x - nearest, axis=1) <= np.linalg.norm(np.asarray(x) - other, axis=1) + 1e-12)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [Coulomb(jnp.zeros(1)), Coulomb(jnp.ones(1)), Pyramid(jnp.zeros(1)), Pyramid(jnp.ones(1)), Bounded(jnp.zeros(1))],
+)
+def test_rows_that_do_nothing_have_the_slopes_of_their_law_at_exactly_zero_slip(law):
+    """A contact that opens, or a joint without friction, is a tie at rest; half of a slope gave a wrong gradient."""
+    r, scale = jnp.zeros((1, law.block)), jnp.ones(1)
+    u = r.at[0, 0].set(2.0) if law.block > 1 else r
+    by_r, by_u = jax.jacfwd(lambda r, u: law.imbalance(r, u, scale), (0, 1))(r, u)
+    wanted = law.slopes(r, u, scale)
+    np.testing.assert_array_equal(by_r[0, :, 0], wanted.by_impulse[0])
+    np.testing.assert_array_equal(by_u[0, :, 0], wanted.by_velocity[0])

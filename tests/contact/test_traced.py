@@ -135,6 +135,77 @@ def test_gradients_are_finite_where_a_traced_limit_is_infinite():
     assert np.isfinite(by_q).all() and float(by_lower[0]) == 0.0
 
 
+TURNED = np.array([0.5, 0.1, -0.7, 0.4]) / np.linalg.norm([0.5, 0.1, -0.7, 0.4])
+
+
+def closed_loop(up: float, tilt: float, kind: str, rotation: np.ndarray = TURNED) -> kn.Model:
+    """A double pendulum and a body that move in one plane, their tips held together though `up` apart across it."""
+    placed: Any = {"rotation": tuple(rotation)}
+    links = [
+        kn.Link("a", joints=kn.revolute("y"), mass=1.0, com=(0, 0, -0.5), inertia=ROD, **placed),
+        kn.Link("b", "a", kn.revolute("y"), (0, 0, -1), mass=0.7, com=(0, 0, -0.4), inertia=ROD),
+        kn.Link("c", joints=kn.planar("y"), mass=0.4, inertia=ROD, com=(0.05, 0, 0), **placed),
+    ]
+    weld = kn.Weld("c", "b", (0.1, up, -1), (np.cos(tilt / 2), np.sin(tilt / 2), 0, 0))
+    return kn.build(links, equalities=[kn.Connect("c", "b", (0.1, up, 0), (0, 0, -1)) if kind == "connect" else weld])
+
+
+def step_of_a_loop(model: kn.Model) -> dict[str, Any]:
+    """With the loop open by 1.7 m, so that it closes at the correction speed."""
+    start = kn.State(np.array([0.3, 0.2, 0.9, -1.5, 0.4]), np.array([0.5, -0.3, 0.8, 0.2, -0.6]))
+    run = kn.rollout(model, start, dt=2e-3, steps=1, contact=Impulse())
+    names = ("equality", "slack", "violation", "converged")
+    return {"q": run.q, "qd": run.qd} | {name: getattr(run.contact, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("up", "tilt", "kind", "holds"),
+    [(0.0, 0.0, "connect", True), (0.05, 0.0, "connect", False), (0.0, 0.0, "weld", True), (0.0, 0.1, "weld", False)],
+)
+def test_equalities_in_a_turned_plane_are_the_same_whether_or_not_the_plane_is_traced(up, tilt, kind, holds):
+    """And those that cannot hold, as nothing moves across the plane, say so."""
+    model = closed_loop(up, tilt, kind)
+    constant, traced = jax.jit(lambda: step_of_a_loop(model))(), jax.jit(step_of_a_loop)(model)
+    for name, value in constant.items():
+        value, other = np.asarray(value, float), np.asarray(traced[name], float)
+        np.testing.assert_allclose(other, value, rtol=0, atol=TIGHT * (1 + np.abs(value).max()), err_msg=name)
+    assert bool(constant["converged"][0]) == holds
+
+
+def test_an_open_loop_closes_at_the_correction_speed_in_any_direction():
+    models = (closed_loop(0.0, 0.0, "connect", rotation) for rotation in (np.array([1.0, 0, 0, 0]), TURNED))
+    floating = [eqx.tree_at(lambda m: m.gravity, model, np.zeros(3)) for model in models]
+    straight, turned = (jax.jit(step_of_a_loop)(model) for model in floating)
+    np.testing.assert_allclose(turned["qd"], straight["qd"], rtol=0, atol=TIGHT)
+
+
+def test_a_traced_chain_without_shapes_has_a_step():
+    """18 rows of limits and friction for 9 joints, and no contact."""
+    joint: Any = {"joints": kn.revolute("y"), "mass": 1.0, "com": (0, 0, -0.5), "inertia": ROD}
+    links = [kn.Link(str(i), str(i - 1) if i else "world", position=(0, 0, -1.0), **joint) for i in range(9)]
+    chain = kn.build(links, equalities=[kn.Mimic("0_joint", "1_joint")])
+    start = kn.State(np.linspace(0.1, 0.5, 9), np.zeros(9))
+
+    def step(model):
+        return kn.rollout(model, start, dt=1e-3, steps=1, contact=Impulse()).qd
+
+    np.testing.assert_allclose(jax.jit(step)(chain), jax.jit(lambda: step(chain))(), rtol=0, atol=TIGHT)
+
+
+def test_a_step_in_the_space_of_the_joints_loses_no_digits():
+    """Traced, every joint may have a limit and friction: more rows than are solved as a matrix, here without R."""
+    check = runpy.run_path(str(SCRIPT))
+    model, state, *_ = check["planar"](Impulse())
+
+    def step(model):
+        made: Any = kn.rollout(model, state, dt=2e-3, steps=1, contact=Impulse(mixing=0.0))
+        return made.qd[0], made.contact.residual[0]
+
+    (constant, _), (traced, residual) = jax.jit(lambda: step(model))(), jax.jit(step)(model)
+    np.testing.assert_allclose(traced, constant, rtol=0, atol=TIGHT)
+    assert float(residual) < 1e-10  # of a piecewise linear problem: rounding, where the tolerance is 1e-8
+
+
 @pytest.mark.parametrize("name", ["mechanism, Implicit", "planar, Impulse(pyramid)"])
 def test_a_step_is_the_same_whether_or_not_its_values_are_traced(name):
     """Two scenes of scripts/check_traced.py as they are built: all values as constants, under jax.jit, and natively."""

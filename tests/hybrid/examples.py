@@ -105,6 +105,16 @@ HYBRIDS = {
         dt=0.01,
         notes={"from": "log 7", "loss": [0.5, 0.25], "unicode": "\u00b5"},
     ),
+    "rules": Hybrid(
+        robots.load("quadruped"),
+        kn.Blueprint({"contact.feet/friction": kn.Augment(neural.Linear(1, 1), ("contact.feet/depth",), share="rows")}),
+        kn.contact.PerPair(
+            feet=kn.contact.Rule(("*_foot|floor", "link:*shank|world"), kn.contact.Compliant(stiffness=jnp.array(2e4))),
+            rest=kn.contact.Impulse(friction=0.3, most_contacts=6),
+            correction=0.3,
+        ),
+        dt=0.002,
+    ),
     "springs": Hybrid(PENDULUM, None, kn.contact.Compliant(stiffness=jnp.array([1e4, 2e4]), substeps=3), kn.RK4()),
 }
 

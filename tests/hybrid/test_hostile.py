@@ -34,7 +34,8 @@ SMALL = Hybrid(
     0.01,
     {"a": [1, "b"]},
 )
-HYBRIDS = {"small": SMALL, "everything": Hybrid(everything(), contact=kn.contact.Compliant(), dt=0.1)}
+RULES = kn.contact.PerPair(skull=kn.contact.Rule("skull|world", kn.contact.Compliant()), rest=kn.contact.Impulse())
+HYBRIDS = {"small": SMALL, "everything": Hybrid(everything(), contact=RULES, dt=0.1)}
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +272,12 @@ NETWORK = "blueprint/joint|force/0/network"
         ("model/geometry/link", [-2, 0, 0, 1, 1], "model/geometry/link/0: expected a number from -1"),
         ("model/geometry/kind/0", "mesh", "model/geometry/0: a mesh needs vertices"),
         ("model/geometry/contype", [2**70] * 5, "expected int"),
-        ("contact/class", "OwnContact", "contact: expected one of Compliant, Impulse, InteriorPoint, got 'OwnContact'"),
+        (
+            "contact/class",
+            "OwnContact",
+            "contact: expected one of Compliant, Impulse, InteriorPoint, PerPair, got 'Own",
+        ),
+        ("contact/class", "PerPair", "contact: expected class and fields with rules and rest"),
         ("contact/fields/alpha", -1.0, "contact: Impulse: alpha must not be negative"),
         ("contact/fields/alpha", 10**30, "contact/alpha: expected float"),
         ("contact/fields/most_iterations", 0, "contact/most_iterations: expected a positive number"),

@@ -151,6 +151,14 @@ def test_axes_and_quaternions_are_made_unit_length():
     np.testing.assert_array_equal(model.rotation, [[1, 0, 0, 0]])
 
 
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1e308])
+def test_axes_and_quaternions_of_any_length_are_made_unit_length(scale):
+    """Squares of these are zero or infinite: axes had been NaN or zero in silence."""
+    model = kn.build([arm(joints=kn.revolute((0, scale, scale)), rotation=(scale, 0, 0, 0))])
+    np.testing.assert_allclose(model.axis, [[0, 0.5**0.5, 0.5**0.5]])
+    np.testing.assert_array_equal(model.rotation, [[1, 0, 0, 0]])
+
+
 def test_names_of_joints_actuators_and_keyframes_are_found():
     model = kn.build([arm()], actuators=[kn.motor("elbow", gear=2.0)], keyframes={"up": (math.pi,)})
     assert model.actuators.names == ("elbow_actuator0",) and model.nu == 1

@@ -94,12 +94,19 @@ def zoo() -> kd.Description:
         gravity=(0.1, 0.2, -1.6),
         world_shapes=[
             shapes.plane(name="floor", friction=(0.5, 0.01, 0.02)),
-            shapes.sphere(0.3, name="s", contype=2, conaffinity=0),
+            shapes.sphere(0.3, name="s", contype=2, conaffinity=0, margin=0.1, gap=0.2, priority=3, solref=(0.1, 0.7)),
         ],
         world_frames=[kd.Frame("camera", (1, 1, 1), TURN)],
         actuators=actuators,
         equalities=equalities,
         excludes=[("trunk", "deck"), ("world", "arm")],
+        pairs=[
+            shapes.ContactPair("y", "b", (0.3, 0.01, 0.02), 0.04, 6, 0.1, (0.05, 0.9), (0.1, 1), name="sole"),
+            shapes.ContactPair("b", "e"),
+        ],
+        timestep=0.003,
+        integrator="implicitfast",
+        parents_collide=True,
         keyframes={"home": np.concatenate([(1, 2, 3, 0.6, 0, 0.8, 0, 0.1, 0.2, 1), np.zeros(7)])},
     )
 
@@ -276,7 +283,8 @@ SEEN = [  # (array, entry)
     *[("equalities.polynomial", (2, 1)), ("equalities.torque_scale", 1)],
     *[(f"frames.{name}", (0, 0)) for name in ("position", "rotation")],
     *[(f"geometry.{name}", (1, 1)) for name in ("position", "rotation", "friction")],
-    ("geometry.size", (1, 0)),
+    *[("geometry.size", (1, 0)), ("geometry.margin", 1), ("geometry.pairs.margin", 0)],
+    ("geometry.pairs.friction", (0, 0)),
 ]
 
 
@@ -309,6 +317,11 @@ def test_differences_sees_every_array(path, entry):
         ("actuators", []),
         ("equalities", []),
         ("excludes", []),
+        ("pairs", []),
+        ("timestep", None),
+        ("integrator", "RK4"),
+        ("self_collision", True),
+        ("parents_collide", False),
         ("keyframes", {}),
         ("world_frames", []),
         ("world_shapes", []),

@@ -300,7 +300,6 @@ TOO_MUCH = {
     "mujoco__leaves.xml": ("fluid",),
     "mujoco__newton_cradle.xml": ("tendon",),
     "mujoco__pid.xml": ("plugin",),
-    "mujoco__sand_castle.xml": ("mocap",),
     "mujoco__slider_crank.xml": ("slider-crank",),
     "mujoco__tactile.xml": ("signed distance field",),
     "mujoco__tendon.xml": ("tendon",),

@@ -108,6 +108,7 @@ class Code(NamedTuple):
     object_code: bytes
     symbol: str
     workspace_bytes: int
+    is_brief: bool = False
 
 
 def assemble(text: str, symbol: str, workspace_bytes: int = 24) -> Code:
@@ -169,6 +170,22 @@ def test_a_builtin_returns_the_form_asked_for():
     copy = runtime.Function(assemble(COPY, "copy"), [aval("float64")], [aval("float64")])
     leaf = copy.builtin(print, "leaf")(np.array(2.5))
     assert type(leaf) is np.ndarray and leaf == 2.5 and sys.getrefcount(leaf) == 2
+
+
+def test_a_builtin_whose_condition_does_not_hold_goes_the_general_way():
+    state, elsewhere = ["as then"], []
+    copy = runtime.Function(assemble(COPY, "copy"), [aval("float64")], [aval("float64")])
+    function = copy.builtin(lambda *arguments: elsewhere.append(arguments), "leaf", (lambda: state[0], "as then"))
+    assert function(np.array(2.5)) == 2.5 and not elsewhere
+    state[0] = "other"
+    function(np.array(2.5))
+    assert len(elsewhere) == 1
+
+    def fail():
+        raise LookupError("no state")
+
+    with pytest.raises(LookupError, match="no state"):
+        copy.builtin(print, "leaf", (fail, None))(np.array(2.5))
 
 
 def test_calls_leave_no_references_behind(scaled):

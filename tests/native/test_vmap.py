@@ -112,3 +112,34 @@ def test_writes_under_a_mask_stay_in_their_lane():
 def test_bad_batches_say_what_is_wrong(axes, arguments, message):
     with pytest.raises(ValueError, match=message):
         native.vmap(lambda *a: a[0], in_axes=axes)(*arguments)
+
+
+def long_search(x):
+    """A loop that ends at run time, with a body of thousands of operations."""
+
+    def body(state):
+        value, count = state
+        for k in range(60):
+            value = jnp.sin(value + 0.01 * k) * (1 + 0.1 * jnp.roll(value, 1)) + 0.3
+        return value, count + 1
+
+    return jax.lax.while_loop(lambda s: (jnp.sum(s[0]) > 0.5 * s[1]) & (s[1] < 50), body, (jnp.tile(x, 8), 0))
+
+
+def test_long_loops_run_element_by_element():
+    """Lanes would wait for each other; the bits are those of a single call, and results of no batch are repeated."""
+    many = native.vmap(lambda x, flag, shared: (*long_search(x), ~flag, shared), in_axes=(0, 0, None), threads=2)
+    arguments = ROWS, ROWS[:, 0] > 0, np.arange(3, dtype=np.int32)
+    assert many.compiled(*arguments).lanes == 1 and native.vmap(iterations).compiled(ROWS).lanes > 1
+    value, count, flags, shared = many(*arguments)
+    single = native.jit(long_search)
+    for row, found, turns in zip(ROWS, value, count, strict=True):
+        expected = single(row)
+        np.testing.assert_array_equal(found, expected[0])
+        assert turns == expected[1]
+    assert len(set(count.tolist())) > 1
+    np.testing.assert_array_equal(flags, ~arguments[1])
+    assert shared.shape == (37, 3) and np.array_equal(shared[5], arguments[2])
+    assert many(*(x[:0] for x in arguments[:2]), arguments[2])[0].shape == (0, 24)
+    traced = jax.jit(many)(*map(jnp.asarray, arguments))
+    np.testing.assert_array_equal(traced[0], value)

@@ -6,7 +6,7 @@ import pytest
 
 import knuckle as kn
 from knuckle import robots
-from knuckle.contact import Impulse
+from knuckle.contact import Compliant, Impulse, PerPair, Rule
 from tests.sysid.test_fit import MODEL, recorded
 
 PENDULUM = eqx.tree_at(lambda m: m.damping, MODEL, np.array([0.05, 0.02]))
@@ -87,3 +87,24 @@ def test_restitution_is_found_from_bounces():
     runs = logged(model, Impulse(restitution=0.65), [(0.6,), (0.9,)], [(0.0,), (-1.0,)], 300)
     fit = kn.fit(model, runs, ["contact.restitution"], contact=Impulse(restitution=0.5), held_out=0)
     assert fit["contact.restitution"].value == pytest.approx(0.65, rel=0.01)
+
+
+def test_friction_of_each_rule_is_found_from_sliding():
+    """Two pucks slide side by side, one rigid and one on springs; of each the friction that its rule has."""
+    axes = kn.prismatic("x"), kn.prismatic("z")
+    pucks = [
+        kn.Link(name, joints=axes, mass=1.0, position=(0, y, 0), shapes=kn.shapes.sphere(0.1, name=name, conaffinity=0))
+        for name, y in (("hard", 0.0), ("soft", 1.0))
+    ]
+    model = kn.build(pucks, world_shapes=[kn.shapes.plane(name="ground")])
+
+    def contact(hard, soft):
+        return PerPair(hard=Rule("hard|ground", Impulse(friction=hard)), soft=Rule("*", Compliant(friction=soft)))
+
+    runs = logged(model, contact(0.35, 0.2), [(0, 0.1, 0, 0.0995)] * 2, [(1.6, 0, 0.8, 0), (1.0, 0, 1.4, 0)], 200)
+    fit = kn.fit(model, runs, ["contact.*.friction"], contact=contact(None, 0.5), held_out=0)
+    found = {estimate.name: estimate.value for estimate in fit.estimates}
+    assert found == pytest.approx({"contact.hard.friction": 0.35, "contact.soft.friction": 0.2}, rel=0.01)
+    assert fit["contact.hard.friction"].before == 1.0  # that of the shapes
+    assert isinstance(fit.contact, PerPair)
+    assert fit.contact["soft"].friction == pytest.approx(0.2, rel=0.01)

@@ -13,7 +13,7 @@ from tests.taps.scenes import everywhere, sliding
 
 SCENES = {
     "pendulum": (lambda: robots.load("double_pendulum"), None, 2e-3),
-    "rigid": (ball, Impulse(mixing=1e-3), 1e-3),
+    "rigid": (ball, Impulse(mixing=1e-3, recovery_speed=2.0), 1e-3),
     "springy": (ball, Compliant(), 1e-3),
 }
 STEP = 1e-5  # of difference quotients of fourth order: rounding is about 1e-13/STEP of the largest gradient

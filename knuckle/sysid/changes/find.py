@@ -63,10 +63,10 @@ def find_changes(
         pair, joints = _with_zeros(pair)
         drift = joint_differences(layout)
         candidates = [*payload_differences(model), *zero_differences(layout, joints)]
-        chosen = search(pair, drift, candidates)
-        groups = (*drift, *chosen.chosen)
         slower = _pair(found, layout, *sets, found.cutoff / 2, pair.before.problem.design.seconds)
-        slower = _with_zeros(slower)[0] if any(g.kind == "zero" for g in groups) else slower
+        slower = _with_zeros(slower)[0]
+        chosen = search(pair, slower, drift, candidates)
+        groups = (*drift, *chosen.chosen)
         estimates = spread(pair, slower, groups)
         changes, drifts = described_changes(pair, estimates, chosen)
         known = () if place is None else _gains(pair, slower, drift, place)

@@ -29,16 +29,12 @@ def described_changes(pair: Pair, estimates: Spread, found: Found) -> tuple[tupl
         quantities, size = _measured(pair, estimates, group, shares[group.key])
         chosen = group.key in found.alternatives
         sure = chosen or _p_value(estimates, group) < LEVEL / len(groups)
-        others = tuple(f"{_title(d)}" for d in found.alternatives.get(group.key, ()))
+        others = tuple(d.key for d in found.alternatives.get(group.key, ()))
         made.append(Change(group.kind, group.place, quantities, min(rise[group.key] / total, 1.0), size, sure, others))
     made.sort(key=lambda c: -c.share)
     large = [c.sure and (np.isnan(c.size) or c.size > DRIFT) for c in made]
     changes = tuple(c for c, big in zip(made, large, strict=True) if big)
     return changes, tuple(c for c, big in zip(made, large, strict=True) if c.sure and not big)
-
-
-def _title(group: Difference) -> str:
-    return f"a payload on {group.place}" if group.kind == "payload" else f"a moved zero of {group.place}"
 
 
 def _shares_by_group(pair: Pair, groups: Sequence[Difference]) -> list[np.ndarray]:

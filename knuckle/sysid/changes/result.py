@@ -60,7 +60,14 @@ class Change:
     share: float  # of the squared difference between the sets that only this change explains
     size: float  # friction and offsets: root mean square over that of the joint's friction; others: NaN
     sure: bool  # whether it differs from nothing at the 1 % level over all changes
-    alternatives: tuple[str, ...] = ()  # other explanations that are as good
+    ties: tuple[tuple[str, str], ...] = ()  # kind and place of other explanations that are as good
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """The same in words."""
+        return tuple(
+            f"a payload on {place}" if kind == "payload" else f"a moved zero of {place}" for kind, place in self.ties
+        )
 
     def __getitem__(self, name: str) -> Measured:
         for found in self.quantities:

@@ -9,7 +9,7 @@ import numpy as np
 
 from knuckle.dynamics.regressor import carried_columns
 from knuckle.sysid.entries import single_joints
-from knuckle.sysid.regression.design import Design, Layout, make_stretch
+from knuckle.sysid.regression.design import Design, Layout, Stretch, make_stretch
 from knuckle.sysid.regression.filters import WIDE
 from knuckle.sysid.regression.grams import Grams, Rows, grams
 from knuckle.sysid.regression.problem import Problem, Solved, huber, inefficiencies
@@ -66,12 +66,18 @@ def make_side(signals: Sequence[Signals], problem: Problem, layout: Layout, cuto
     """Fit a set of logs by itself, with the friction terms of `layout` and the prior and delay of `problem`."""
     model = layout.model
     width = np.full(model.nv, layout.friction[0].width)
-    design = Design(model, [make_stretch(model, s, cutoff, width) for s in signals], seconds)
+    stretches = [_while_moving(make_stretch(model, s, cutoff, width)) for s in signals]
+    design = Design(model, stretches, seconds)
     own = replace(problem, design=design, inefficiency=None)
     solved = own.solve(layout)
     own = replace(own, inefficiency=inefficiencies(solved))
     solved = own.solve(layout, solved)
     return Side(tuple(signals), own, solved, solved.deviation * np.sqrt(inefficiencies(solved)))
+
+
+def _while_moving(stretch: Stretch) -> Stretch:
+    """Without rows of stationary joints: static friction there is any constant, which differs from log to log."""
+    return replace(stretch, valid=stretch.valid & ~stretch.stationary)
 
 
 def zero_columns(side: Side, theta: np.ndarray) -> tuple[tuple[int, ...], list[np.ndarray]]:

@@ -115,6 +115,18 @@ def test_a_moved_zero(before, fitted):
     assert abs(change["zero"].value - 0.1) < 0.01  # the effect is linearised
 
 
+def test_a_zero_that_moved_little_is_found_and_explanations_as_good_are_named(before, fitted):
+    """0.03 rad at the elbow. Of ties each names another explanation, never the one that was chosen."""
+    after = run(TRUE, 8)
+    found = sysid.find_changes(
+        MODEL, before, moved(after, q=after["q"].values + np.array([0.0, 0.03])), regression=fitted
+    )
+    (change,) = found.changes
+    assert ("zero", "elbow") in {(change.kind, change.place), *change.ties}
+    assert (change.kind, change.place) not in change.ties and len(change.alternatives) == len(change.ties)
+    assert all(words in str(change) for words in change.alternatives)
+
+
 def test_efforts_with_the_other_sign_are_doubted(before, fitted):
     after = run(TRUE, 6)
     found = sysid.find_changes(MODEL, before, moved(after, tau=-after["tau"].values), regression=fitted)

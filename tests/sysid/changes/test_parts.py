@@ -1,5 +1,7 @@
 """Parts of the comparison of two sets of logs: consistent payloads, columns of zeros, words."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from knuckle import robots, sysid
@@ -7,6 +9,7 @@ from knuckle.sysid.changes.find import joint_differences
 from knuckle.sysid.changes.payloads import consistent_payloads, is_consistent, payload_body
 from knuckle.sysid.changes.result import Change, Gain, Measured
 from knuckle.sysid.changes.sides import make_side, zero_columns
+from knuckle.sysid.regression.design import Layout
 from knuckle.sysid.regression.signals import prepare
 
 from ..regression.driven import log, rubbing
@@ -71,6 +74,27 @@ def test_columns_of_zeros_are_derivatives_of_the_efforts():
             np.testing.assert_allclose(missed, 1e-3 * column[:, k], atol=2e-3 * 1e-3 * np.abs(column).max())
 
 
+def test_stationary_joints_do_not_count():
+    """Both joints rest for the last 4 s, held by an effort within their friction: its size changes nothing."""
+    model = rubbing(robots.load("double_pendulum"), armature=0.02, damping=0.1, friction=0.05)
+    run = log(model, 0, seconds=10)
+    found = sysid.regress(model, run, terms=(), delay=0.0)
+    friction = tuple(replace(f, reach=1e-4) for f in found.layout.friction)
+    layout = Layout(model, found.layout.joints, friction)
+    held = np.arange(len(run.time)) >= 600
+    q, qd = (np.where(held[:, None], rest, run[key].values) for key, rest in (("q", run["q"].values[600]), ("qd", 0.0)))
+    sides = []
+    for static in (0.0, 0.04):
+        tau = run["tau"].values + static * held[:, None]
+        part = sysid.Recording.of(model, run.time, q=q, qd=qd, tau=tau)
+        sides.append(make_side(prepare(model, [part]), found.problem, layout, found.cutoff, 1.0))
+    last = [
+        float(s.problem.design.stretches[0].time[k[0]].max()) for s in sides for k in [s.problem.design.kept(layout, 0)]
+    ]
+    assert max(last) < 6.5
+    np.testing.assert_allclose(sides[0].solved.rows[0].effort[:-15], sides[1].solved.rows[0].effort[:-15], atol=2e-3)
+
+
 def test_differences_of_joints_and_the_scale_of_payloads():
     model = robots.load("double_pendulum")
     found = sysid.regress(model, log(rubbing(model), 0, seconds=10), terms=())
@@ -85,7 +109,7 @@ def test_changes_in_words():
     three = [Measured(f"{what} {a}", nan, nan, nan, "m") for what in ("first moment", "centre") for a in "xyz"]
     unknown = Change("payload", "base", (Measured("mass", 1.0, nan, nan, "kg"), *three), 0.5, nan, True)
     assert str(unknown) == "a payload on base, whose mass is not determined by these motions"
-    zero = Change("zero", "elbow", (Measured("zero", 0.02, 0.01, 0.03, "rad"),), 0.5, nan, True, ("a payload on hand",))
+    zero = Change("zero", "elbow", (Measured("zero", 0.02, 0.01, 0.03, "rad"),), 0.5, nan, True, (("payload", "hand"),))
     assert str(zero) == (
         "the zero of elbow moved by 0.02 rad (0.01 .. 0.03); these logs do not tell it from a payload on hand"
     )

@@ -1,0 +1,389 @@
+"""The search of `search` where few of many contacts can push: those are packed together, and loops run over them only.
+
+Contacts that open fast in free motion are left out. They have no impulse, so what is found solves the whole problem if
+none of them closes; if one does, the search is done again with all. Newton's iterates are those of the whole problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
+
+from knuckle import spatial
+from knuckle.contact.coupling import Rows, inverse_and_stiffness, joined
+from knuckle.contact.coupling_tree import Motion, TreeSpace, diagonal_at, stiffness_at_link, swept
+from knuckle.contact.laws import Blocks, Coulomb, Law, Pyramid, Scale, over_blocks
+from knuckle.contact.progress import Choice, Progress, choose, first_progress, rounding_of
+from knuckle.contact.system import LEAST_SOFTNESS, System, Vec, plus
+
+GROUP = 8  # contacts of one turn of a loop
+FEWEST = 16  # contacts that are worth packing
+LEAST_SLOTS, LEAST_ROWS = 40, 11  # native code keeps arrays of these sizes in memory
+SAFETY, LEAST_SPEED = 2.0, 0.1  # contacts are left out that open faster than this [m/s] and SAFETY times what closes
+
+
+class Contact(NamedTuple):
+    """What the search has to know of a contact."""
+
+    law: Law
+    X: Float[Array, "axis 6"]
+    R: Float[Array, " axis"]
+    b: Float[Array, " axis"]
+    own: Float[Array, " axis"]  # velocity per impulse of each row
+    scale: Float[Array, ""]  # and their mean
+
+
+class Kept(NamedTuple):
+    """Impulses and velocities of rows: of the last iterate, of the centre of the easier problem, and the best."""
+
+    r: Any
+    u: Any
+    center: Any
+    center_u: Any
+    best: Any
+
+    def after(self, choice: Choice, r, u) -> Kept:
+        """Where a step led to r and u."""
+        where = jnp.where
+        return Kept(
+            r=where(choice.failed, self.center, r),
+            u=where(choice.failed, self.center_u, u),
+            center=where(choice.solved, r, self.center),
+            center_u=where(choice.solved, u, self.center_u),
+            best=where(choice.better, r, self.best),
+        )
+
+
+class Packed(NamedTuple):
+    """The contacts that can push, in slots; the last group may have empty ones."""
+
+    groups: Int[Array, ""]
+    number: Int[Array, " slot"]  # of the contact in each slot
+    place: Int[Array, " contact"]  # the slot of each contact
+    fields: Float[Array, "field slot"]
+
+
+class Measured(NamedTuple):
+    """Largest residuals, in the problem itself and in the easier one, and what rounding leaves of impulses [m/s]."""
+
+    error: Any
+    near_error: Any
+    rounding: Any
+
+
+class Tried(NamedTuple):
+    """The best impulses of a search among some of the contacts."""
+
+    among: Bool[Array, " contact"]
+    impulse: Vec
+    error: Float[Array, ""]
+    rounding: Float[Array, ""]
+    iterations: Int[Array, ""]
+    again: Bool[Array, ""]
+
+
+class _State(NamedTuple):
+    contact: Float[Array, "kept axis slot"]
+    joint: tuple[Kept, ...]
+    progress: Progress
+    lowest: Float[Array, ""]  # velocity at which a contact that is left out opens, under the best impulses [m/s]
+
+
+def can_pack(system: System) -> bool:
+    """Whether contacts that are far apart have no part in the solution, and there are enough to leave some out."""
+    coupling = system.coupling
+    if not isinstance(coupling, TreeSpace) or coupling.carrier is not None:
+        return False
+    return type(system.laws[0]) in (Coulomb, Pyramid) and len(coupling.X) >= FEWEST
+
+
+def search_packed(system: System, start: Vec, *, tolerance: float, most_iterations: int) -> Tried:
+    """The best impulses that are found; see `search`."""
+    problem = _Problem(system, start, tolerance, most_iterations)
+    opening = system.b[0][:, 0]
+    fast = SAFETY * jnp.max(jnp.maximum(-opening, 0.0)) + LEAST_SPEED
+    near = ~(opening > fast) | jnp.any(problem.contact_start != 0, axis=1)
+
+    def attempt(last: Tried) -> Tried:
+        impulse, found = problem.solve(last.among)
+        again = (found.lowest < -tolerance) & ~jnp.all(last.among)
+        progress = found.progress
+        iterations = last.iterations + progress.total
+        return Tried(last.among | again, impulse, progress.error, progress.rounding, iterations, again)
+
+    zero = jnp.zeros((), start.dtype)
+    first = Tried(near, jnp.zeros_like(start), zero, zero, jnp.zeros((), jnp.int32), zero == 0)
+    return jax.lax.while_loop(lambda tried: tried.again, attempt, first)
+
+
+class _Problem:
+    """A system in the form that loops over packed contacts need."""
+
+    def __init__(self, system: System, start: Vec, tolerance: float, most_iterations: int):
+        assert isinstance(system.coupling, TreeSpace)
+        self.system, self.coupling = system, system.coupling
+        self.tolerance, self.most_iterations = tolerance, most_iterations
+        self.contact_start, *joint_start = system.split(start)
+        self.joint_start = tuple(joint_start)
+        self.laws, self.R, self.b = system.laws[1:], system.R[1:], system.b[1:]
+        self.count, self.axes = self.contact_start.shape
+        self.slots = max(-(-self.count // GROUP) * GROUP, LEAST_SLOTS)
+        self.carriers, row = np.unique(self.coupling.fixed_carrier, return_inverse=True)
+        self.row_of = jnp.asarray(row.reshape(-1).astype(np.int32))
+        L, joint = self.coupling.inverse_inertias()
+        self.L = self._at_carriers(L)
+        own = self.coupling.of_joints(joint)
+        self.scales = [jnp.mean(part, axis=1) for part in plus(own, self.R)]
+        shapes = jax.eval_shape(self._contact, jnp.zeros((), jnp.int32))
+        flat, self.unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+        self.width = flat.size
+
+    # packed contacts
+
+    def _at_carriers(self, per_dof: Float[Array, "dof ..."]) -> Float[Array, "row ..."]:
+        """Of the degrees of freedom that move links with contacts."""
+        picked = per_dof[self.carriers]
+        more = max(LEAST_ROWS - len(picked), 0)
+        return jnp.pad(picked, ((0, more), *((0, 0),) * (picked.ndim - 1)))
+
+    def _on_dofs(self, per_row: Float[Array, "row ..."]) -> Float[Array, "dof ..."]:
+        everywhere = jnp.zeros((len(self.coupling.dofs.parent), *per_row.shape[1:]), per_row.dtype)
+        return everywhere.at[self.carriers].set(per_row[: len(self.carriers)])
+
+    def _contact(self, number: Int[Array, ""]) -> Contact:
+        X, R, b, row = (_row(x, number) for x in (self.coupling.X, self.system.R[0], self.system.b[0], self.row_of))
+        own = diagonal_at(X[None], _row(self.L, row)[None])[0]
+        law = jax.tree.map(lambda x: _row(x, number), self.system.laws[0])
+        return Contact(law, X, R, b, own + R, jnp.mean(own + R))
+
+    def pack(self, among: Bool[Array, " contact"]) -> tuple[Packed, Float[Array, "kept axis slot"]]:
+        """The contacts among which is searched, and what is kept of them at the start."""
+        place = jnp.cumsum(among.astype(jnp.int32)) - 1
+        used = place[-1] + 1
+        target = jnp.where(among, place, self.slots)
+        number = jnp.zeros(self.slots, jnp.int32).at[target].set(np.arange(self.count, dtype=np.int32), mode="drop")
+
+        def one(number, is_used):
+            contact = self._contact(number)
+            idle = contact._replace(X=jnp.zeros_like(contact.X), **_ones(contact, "R", "b", "own", "scale"))
+            contact = jax.tree.map(lambda x, y: jnp.where(is_used, x, y), contact, idle)
+            r, zero = _row(self.contact_start, number), jnp.zeros_like(contact.b)
+            return ravel_pytree(contact)[0], jnp.stack([jnp.where(is_used, r, zero), zero, zero, contact.b, zero])
+
+        def turn(group, filled):
+            is_used = group * GROUP + np.arange(GROUP, dtype=np.int32) < used
+            return jax.tree.map(lambda x, part: _put(x, part, group), filled, _lanes(one)(_cut(number, group), is_used))
+
+        dtype = self.contact_start.dtype
+        empty = jnp.zeros((self.width, self.slots), dtype), jnp.zeros((5, self.axes, self.slots), dtype)
+        groups = (used + GROUP - 1) // GROUP
+        fields, kept = jax.lax.fori_loop(0, groups, turn, empty)
+        return Packed(groups, number, place, fields), kept
+
+    def _over(self, packed: Packed, function: Callable, arrays: tuple, kept=(), highest=(), sums=()) -> tuple:
+        """`function(contact, row of its link, *arrays)` of each contact: what is kept, maxima, and sums by link."""
+
+        def one(number, fields, *arrays):
+            row = _row(self.row_of, number)
+            return row, function(self.unravel(fields), row, *arrays)
+
+        def turn(group, filled):
+            row, values = _lanes(one)(*(_cut(x, group) for x in (packed.number, packed.fields, *arrays)))
+            put = jax.tree.map(lambda x, part: _put(x, part, group), filled[0], values[0])
+            most = jax.tree.map(jnp.maximum, filled[1], values[1])
+            return put, most, jax.tree.map(lambda x, part: x.at[row].add(part, mode="clip"), filled[2], values[2])
+
+        kept, highest, sums = jax.lax.fori_loop(0, packed.groups, turn, (kept, highest, sums))
+        return kept, jax.tree.map(jnp.max, highest), sums
+
+    def _sums(self, width: int) -> Float[Array, "row width"]:
+        return jnp.zeros((len(self.L), width), self.L.dtype)
+
+    # the search
+
+    def solve(self, among: Bool[Array, " contact"]) -> tuple[Vec, _State]:
+        packed, kept = self.pack(among)
+        found = jax.lax.while_loop(
+            lambda at: at.progress.is_unfinished(self.tolerance, self.most_iterations),
+            lambda at: self._advance(packed, at, among),
+            self._first(packed, kept, among),
+        )
+        best = jnp.take(found.contact[4], jnp.maximum(packed.place, 0), axis=1, mode="clip").T
+        return joined((jnp.where(among[:, None], best, 0.0), *(own.best for own in found.joint))), found
+
+    def _first(self, packed: Packed, kept: Float[Array, "kept axis slot"], among: Bool[Array, " contact"]) -> _State:
+        """Newton steps begin at the start; if they fail, easier problems begin at rest."""
+        zero = [jnp.zeros_like(part) for part in self.joint_start]
+        joint = tuple(Kept(r, r, z, b, z) for r, z, b in zip(self.joint_start, zero, self.b, strict=True))
+
+        def pushes(at: Contact, _, r):
+            return (), (), spatial.apply_transpose(at.X, r)
+
+        r = kept[0]
+        _, _, force = self._over(packed, pushes, (r,), sums=self._sums(6))
+        motion = self._response(force, self.joint_start)
+        u, joint_u, found = self._measure(packed, kept, r, joint, self.joint_start, motion, jnp.zeros((), r.dtype))
+        at_rest = self._error_at_rest(packed, zero)
+        usable = found.error <= at_rest  # false for NaN
+        progress = first_progress(jnp.where(usable, found.error, at_rest), jnp.where(usable, found.rounding, 0.0))
+        no = jnp.zeros((), bool)
+        first = _State(kept, joint, progress, jnp.full_like(at_rest, jnp.inf))
+        return self._keep(
+            packed, first, Choice(usable, no, no), progress, (r, u), (self.joint_start, joint_u), motion, among
+        )
+
+    def _advance(self, packed: Packed, at: _State, among: Bool[Array, " contact"]) -> _State:
+        """One Newton step on the problem with A + rho D, whose velocities are u + rho D (r - center)."""
+        rho, coupling = at.progress.rho, self.coupling
+
+        def spring(contact: Contact, _, kept):
+            r, u, center, R, scale = (x[None] for x in (*kept[:3], contact.R, contact.scale))
+            K, g = (x[0] for x in _spring(_alone(contact.law), r, u, center, R, scale, rho))
+            stiffness = stiffness_at_link(contact.X[None], K[None]).reshape(-1)
+            pushes = jnp.concatenate([stiffness, spatial.apply_transpose(contact.X, g)])
+            return jnp.concatenate([K.reshape(-1), g]), (), pushes
+
+        blank = jnp.zeros((self.axes * (self.axes + 1), self.slots), rho.dtype)
+        springs, _, sums = self._over(packed, spring, (at.contact,), blank, (), self._sums(42))
+        rows = zip(self.laws, at.joint, self.R, self.scales, strict=True)
+        own = [
+            over_blocks(partial(_spring, rho=rho), law, kept.r, kept.u, kept.center, R, scale)
+            for law, kept, R, scale in rows
+        ]
+        on_links = self._on_dofs(sums)
+        factors = coupling.sprung(on_links[:, :36].reshape(-1, 6, 6), coupling.onto_joints(K[:, :, 0] for K, _ in own))
+        on_joints = coupling.onto_joints(g for _, g in own)
+        motion = swept(coupling.dofs, coupling.factor.S, *factors, force=on_links[:, 36:], joint_force=on_joints)
+        a = self._at_carriers(motion.link)
+
+        def moves(contact: Contact, row, kept, spring):
+            K, g = spring[: -self.axes].reshape(self.axes, self.axes), spring[-self.axes :]
+            r = kept[0] + (g - spatial.apply(K, spatial.apply(contact.X, _row(a, row))))
+            return r, (), spatial.apply_transpose(contact.X, r)
+
+        blank = jnp.zeros((self.axes, self.slots), rho.dtype)
+        r, _, force = self._over(packed, moves, (at.contact, springs), blank, (), self._sums(6))
+        joint_r = tuple(
+            kept.r + (g - K[:, :, 0] * dv)
+            for kept, (K, g), dv in zip(at.joint, own, coupling.of_joints(motion.joint), strict=True)
+        )
+        motion = self._response(force, joint_r)
+        u, joint_u, found = self._measure(packed, at.contact, r, at.joint, joint_r, motion, rho)
+        choice, progress = choose(at.progress, *found, self.tolerance)
+        return self._keep(packed, at, choice, progress, (r, u), (joint_r, joint_u), motion, among)
+
+    def _response(self, force: Float[Array, "row 6"], joint_r: Rows) -> Motion:
+        S, U, D_inverse = self.coupling.factor
+        return swept(self.coupling.dofs, S, U, U, D_inverse, self._on_dofs(force), self.coupling.onto_joints(joint_r))
+
+    def _measure(self, packed: Packed, kept, r, joint: tuple[Kept, ...], joint_r: Rows, motion: Motion, rho):
+        """Velocities of the rows at impulses r, which cause this motion, and the largest residuals."""
+        a = self._at_carriers(motion.link)
+
+        def measure(contact: Contact, row, kept, r):
+            u = spatial.apply(contact.X, _row(a, row)) + contact.R * r + contact.b
+            errors = _errors(
+                _alone(contact.law), r[None], u[None], kept[2][None], contact.own[None], contact.scale[None], rho
+            )
+            return u, Measured(*(jnp.max(x) for x in errors)), ()
+
+        blank, none = jnp.zeros((self.axes, self.slots), rho.dtype), Measured(*[jnp.zeros(GROUP, rho.dtype)] * 3)
+        u, found, _ = self._over(packed, measure, (kept, r), blank, none)
+        joint_u, parts = [], [found]
+        rows = zip(
+            self.laws, joint, joint_r, self.R, self.b, self.scales, self.coupling.of_joints(motion.joint), strict=True
+        )
+        for law, own, own_r, R, b, scale, v in rows:
+
+            def of_blocks(law, r, center, R, b, scale, v):
+                u = v + R * r + b
+                return u, _errors(law, r, u, center, scale[:, None], scale, rho)
+
+            own_u, errors = over_blocks(of_blocks, law, own_r, own.center, R, b, scale, v)
+            joint_u.append(own_u)
+            parts.append(Measured(*(jnp.max(x) for x in errors)))
+        return u, tuple(joint_u), Measured(*(jnp.max(jnp.stack(x)) for x in zip(*parts, strict=True)))
+
+    def _error_at_rest(self, packed: Packed, zero: list[Blocks]) -> Float[Array, ""]:
+        """The residual without impulses."""
+
+        def measure(contact: Contact, _):
+            rows = (x[None] for x in (jnp.zeros_like(contact.b), contact.b, contact.scale))
+            return (), jnp.max(jnp.abs(_alone(contact.law).error(*rows))), ()
+
+        _, found, _ = self._over(packed, measure, (), (), jnp.zeros(GROUP, self.L.dtype))
+        own = zip(self.laws, zero, self.b, self.scales, strict=True)
+        errors = [jnp.max(jnp.abs(over_blocks(type(law).error, law, *at))) for law, *at in own]
+        return jnp.max(jnp.stack([found, *errors]))
+
+    def _keep(self, packed: Packed, at: _State, choice: Choice, progress: Progress, contact, joint, motion, among):
+        """The state after a step that led to these impulses and velocities."""
+        r, u = contact
+
+        def one(kept, r, u):
+            return jnp.stack(Kept(*kept).after(choice, r, u))
+
+        def turn(group, kept):
+            return _put(kept, _lanes(one)(*(_cut(x, group) for x in (kept, r, u))), group)
+
+        opening = spatial.dot(self.coupling.X[:, 0], self.coupling.pick(motion.link)) + self.system.b[0][:, 0]
+        lowest = jnp.min(jnp.where(among, jnp.inf, opening))
+        return _State(
+            jax.lax.fori_loop(0, packed.groups, turn, at.contact),
+            tuple(own.after(choice, *new) for own, *new in zip(at.joint, *joint, strict=True)),
+            progress,
+            jnp.where(choice.better, lowest, at.lowest),
+        )
+
+
+def _spring(law: Law, r: Blocks, u: Blocks, center: Blocks, R: Blocks, scale: Scale, rho: Float[Array, ""]):
+    """K and g of rows in a Newton step on the problem with A + rho D (see `coupling`)."""
+    heavier, near_scale = rho * scale[:, None], (1 + rho) * scale
+    u = u + heavier * (r - center)
+    softness = jnp.maximum(R + heavier, LEAST_SOFTNESS * near_scale[:, None])
+    inverse, K = inverse_and_stiffness(*law.slopes(r, u, near_scale), softness)
+    return K, spatial.apply(inverse, -law.imbalance(r, u, near_scale))
+
+
+def _errors(
+    law: Law, r: Blocks, u: Blocks, center: Blocks, own: Blocks, scale: Scale, rho: Float[Array, ""]
+) -> Measured:
+    near = u + rho * scale[:, None] * (r - center)
+    parts = law.error(r, u, scale), law.error(r, near, (1 + rho) * scale), rounding_of(own * r, scale[:, None] * r)
+    return Measured(*(jnp.max(jnp.abs(x), axis=1) for x in parts))
+
+
+def _alone(law: Law) -> Law:
+    return jax.tree.map(lambda x: x[None], law)
+
+
+def _ones(contact: Contact, *names: str) -> dict[str, Array]:
+    return {name: jnp.ones_like(getattr(contact, name)) for name in names}
+
+
+def _row(table: Float[Array, "row ..."], number: Int[Array, ""]) -> Array:
+    return jnp.take(table, number, axis=0, mode="clip")
+
+
+def _lanes(function: Callable) -> Callable:
+    """Over the last axis of arrays; results have it first."""
+    from knuckle.native import lanes  # slow to import
+
+    return lanes(function, in_axes=-1)
+
+
+def _cut(x: Float[Array, "... slot"], group: Int[Array, ""]) -> Float[Array, "... lane"]:
+    return jax.lax.dynamic_slice_in_dim(x, GROUP * group, GROUP, axis=x.ndim - 1)
+
+
+def _put(
+    x: Float[Array, "... slot"], part: Float[Array, "lane ..."], group: Int[Array, ""]
+) -> Float[Array, "... slot"]:
+    return jax.lax.dynamic_update_slice_in_dim(x, jnp.moveaxis(part, 0, -1), GROUP * group, axis=x.ndim - 1)

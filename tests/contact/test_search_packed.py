@@ -1,0 +1,53 @@
+"""The search among packed contacts finds what the search among all finds, by the same iterates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import knuckle as kn
+from knuckle.contact import Impulse, search_packed
+from tests.contact.test_coupling import crawler, planar
+
+NEVER = 10**6  # contacts
+
+
+def roll(model: kn.Model, contact: Impulse, height: float, steps: int = 60):
+    q = jnp.asarray(model.reference).at[1 if model.nq < 10 else 2].add(height)
+    qd = jnp.asarray(np.random.default_rng(3).normal(size=model.nv))
+    return kn.native.jit(lambda q, qd: kn.rollout(model, kn.State(q, qd), dt=0.004, steps=steps, contact=contact))(
+        q, qd
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "pyramid", "left_out"),
+    [(crawler, False, "some"), (crawler, True, "some"), (planar, False, "some"), (crawler, False, "all")],
+)
+def test_packed_contacts_have_the_iterates_of_all(make, pyramid, left_out, tmp_path, monkeypatch):
+    """`all`: every contact is left out at first, so that the second search with all of them is what is tested."""
+    model, contact, found = make(tmp_path), Impulse(pyramid=pyramid), []
+    for fewest in (1, NEVER):
+        monkeypatch.setattr(search_packed, "FEWEST", fewest)
+        if left_out == "all":
+            monkeypatch.setattr(search_packed, "LEAST_SPEED", -1e9)
+            monkeypatch.setattr(search_packed, "SAFETY", 0.0)
+        found.append(roll(model, contact, -0.25))
+    packed, whole = found
+    assert packed.contact is not None and whole.contact is not None
+    assert bool(packed.contact.converged.all()) and float(whole.contact.impulse[:, :, 0].max()) > 0
+    np.testing.assert_allclose(packed.qd, whole.qd, atol=1e-6)  # 60 steps, each solved to 1e-8 m/s
+    if left_out == "some":  # a search that is done again counts twice
+        # later the robot comes to rest, where rounding decides which way a pyramid's search goes
+        np.testing.assert_array_equal(packed.contact.iterations[:25], whole.contact.iterations[:25])
+        assert np.mean(packed.contact.iterations == whole.contact.iterations) > 0.8
+
+
+def test_a_state_that_is_not_finite_is_not_solved(tmp_path, monkeypatch):
+    monkeypatch.setattr(search_packed, "FEWEST", 1)
+    model = crawler(tmp_path)
+    state = kn.State(jnp.asarray(model.reference), jnp.full(model.nv, jnp.nan))
+    with pytest.raises(ArithmeticError, match="not finite"):
+        kn.step(model, state, dt=0.004, contact=Impulse(), check=True)
+    after = jax.jit(lambda s: kn.rollout(model, s, dt=0.004, steps=1, contact=Impulse()))(state)
+    assert after.contact is not None and not bool(after.contact.converged[0])
