@@ -131,7 +131,9 @@ class Predictor:
     def __init__(self, model: kn.Model, blueprint: kn.Blueprint | None = None):
         def motion(start, frames):
             state = kn.State(start[:2], start[2:])
-            run = kn.rollout(model, state, dt=STEP, steps=frames - 1, integrator=kn.RK4(), blueprint=blueprint)
+            run = kn.rollout(
+                model, state, dt=STEP, steps=frames - 1, integrator=kn.RK4(), contact=None, blueprint=blueprint
+            )
             first = markers(model, state)[None]
             return jnp.concatenate([first, jax.vmap(lambda q: markers(model, kn.State(q, q)))(run.q)])
 

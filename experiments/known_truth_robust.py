@@ -69,7 +69,7 @@ def _mover():
     """Angles and speeds at the samples of a pendulum under controls that are held between them."""
 
     def move(model, q, qd, control):
-        run = kn.rollout(model, kn.State(q, qd), control, dt=PERIOD / FINE, integrator=kn.RK4())
+        run = kn.rollout(model, kn.State(q, qd), control, dt=PERIOD / FINE, integrator=kn.RK4(), contact=None)
         return run.q[FINE - 1 :: FINE], run.qd[FINE - 1 :: FINE]
 
     return native.jit(move)

@@ -142,7 +142,12 @@ class Roller:
         def motion(start, torque):
             state = kn.State(start[:1], start[1:])
             run = kn.rollout(
-                candidate.model, state, jnp.repeat(torque, SUBSTEPS, 0), dt=1 / RATE / SUBSTEPS, blueprint=blueprint
+                candidate.model,
+                state,
+                jnp.repeat(torque, SUBSTEPS, 0),
+                dt=1 / RATE / SUBSTEPS,
+                contact=None,
+                blueprint=blueprint,
             )
             return jnp.concatenate([start[:1], run.q[SUBSTEPS - 1 :: SUBSTEPS, 0]])
 

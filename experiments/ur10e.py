@@ -252,7 +252,12 @@ def motion_errors(candidate: Candidate, pieces: Windows) -> tuple[float, float]:
     factor = np.asarray(model.actuators.gear) * np.asarray(model.actuators.gain)
 
     def run(q, qd, effort):
-        options: dict[str, Any] = {"dt": STEP, "integrator": kn.RK4(), "blueprint": candidate.blueprint}
+        options: dict[str, Any] = {
+            "dt": STEP,
+            "integrator": kn.RK4(),
+            "contact": None,
+            "blueprint": candidate.blueprint,
+        }
         return kn.rollout(model, kn.State(q, qd), effort / factor[None], **options).q[every - 1 :: every]
 
     found = native.jit(lambda x: jax.lax.map(lambda w: run(*w), x))((pieces.q, pieces.qd, pieces.effort))

@@ -154,6 +154,11 @@ FITS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "docs/regression.md": {
+        "or that carry at most 5 % of the robot's mass": (
+            "knuckle.sysid.regression.held:LIGHT=0.05",
+            REGRESS + "test_held.py::test_what_is_heavy_or_commanded_is_not_taken_as_stationary",
+            REGRESS + "test_held.py::test_an_arm_is_fitted_though_its_fingers_are_not_logged_or_coupled",
+        ),
         "An effort of exactly 0 throughout is a measurement if the joint swings freely": (
             SYSID + "regression/test_underactuated.py::test_an_effort_of_zero_that_holds_a_weight_was_not_measured",
             SYSID + "regression/test_underactuated.py::test_masses_do_not_vanish_where_a_joint_is_not_driven",
@@ -168,7 +173,7 @@ FITS: dict[str, dict[str, tuple[str, ...]]] = {
             SYSID + "test_torque_fit.py::test_a_refinement_that_does_harm_is_refused",
         ),
         "at least five times the band that holds 95 % of the velocity's power": (
-            "knuckle.sysid.regression.filters:LEAST_BAND=5", "knuckle.sysid.regression.filters:ABOVE_FLOOR=10",
+            "knuckle.sysid.regression.filters:LEAST_BAND=5", "knuckle.sysid.regression.filters:ABOVE_FLOOR=7",
         ),
         "with sigma from its own residuals": (LISTS,),
         "Residuals beyond 3.5 robust standard deviations count less": (

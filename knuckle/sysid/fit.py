@@ -379,7 +379,7 @@ def _by_torque(task: Task, recordings: list[Recording], insisted: bool, asked: l
         if insisted and isinstance(error, ValueError):
             raise
         return str(error) or "the regression on torques ran out of time"
-    reason = "as asked for" if insisted else "positions and efforts of all joints were measured"
+    reason = "as asked for" if insisted else "positions and efforts of the joints were measured"
     return _regressed(bare, found, f"torque regression: {reason}")
 
 

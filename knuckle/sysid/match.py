@@ -10,10 +10,20 @@ import numpy as np
 
 from knuckle.model.model import Model
 from knuckle.sysid import units
-from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE, POSE_PREFIX, body_names, names_of, single_joints
+from knuckle.sysid.entries import (
+    CHANNELS,
+    POINT_PREFIX,
+    POSE,
+    POSE_PREFIX,
+    body_names,
+    dimensions,
+    names_of,
+    single_joints,
+)
 from knuckle.sysid.raw import Column
 from knuckle.sysid.words import (
     FILLERS,
+    KINDS,
     POSE_WORDS,
     POSITION,
     ROTATION_WORDS,
@@ -122,7 +132,20 @@ def place(column: Column, lexicon: Lexicon) -> Place | None:
                 found, unit = _place(words[: -len(suffix)], column, lexicon), "/".join(w for w in suffix if w != "per")
                 if found is not None:
                     break
-    return None if found is None else Place(found.channel, found.entry, unit, found.guessed)
+    if found is None:
+        return None
+    found = Place(found.channel, found.entry, unit, found.guessed)
+    return found if unit is None or any(word in KINDS for word in words) else _by_unit(found, unit, lexicon)
+
+
+def _by_unit(found: Place, unit: str, lexicon: Lexicon) -> Place:
+    """A joint's position, if its unit is one; else the quantity of that joint whose unit it is: `elbow_dps`."""
+    for channel in ("q", "qd", "qdd", "tau", CURRENT) if found.channel == "q" and found.entry else ():
+        names = lexicon.names[channel]
+        sizes = dimensions(lexicon.model, "tau" if channel == CURRENT else channel)
+        if found.entry in names and units.factor(unit, channel, sizes[names.index(found.entry)]) is not None:
+            return found if channel == "q" else Place(channel, found.entry, unit, f"the quantity of its unit, {unit}")
+    return found
 
 
 def _time_unit(words: Sequence[str]) -> str | None:

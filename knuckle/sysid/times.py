@@ -14,6 +14,7 @@ from knuckle.sysid.units import time_factor
 LONG_AGO = 1e6  # times that begin later than this [s] are of a calendar, and are counted from the first
 SHUFFLED = 5  # a sample at most this many places late was written out of order; more is a reset
 COARSE = 0.2  # with more stamps than this share standing twice the clock is coarse
+GUESSED = 10  # samples that share a stamp, from which on times are a guess
 EVEN, ALWAYS = 0.1, 0.9  # off a whole number of steps, and share of the steps that are none more
 SHORTEST, LONGEST = 1e-5, 1.0  # [s] between samples of a motion
 EPOCHS = ((1e17, 1e-9, "ns"), (1e14, 1e-6, "us"), (1e11, 1e-3, "ms"))
@@ -130,6 +131,12 @@ def without_duplicates(time: np.ndarray, place: str, report: Report, run: str) -
     step = (time[starts[-1]] - time[starts[0]]) / (starts[-1] - starts[0])
     spread[tail] = time[starts[-1]] + step * (rows[tail] - starts[-1])
     report.add("coarse clock", place, count, "repaired", f"{at}; equal stamps were spread evenly", run)
+    if len(time) > GUESSED * first.sum():
+        detail = (
+            f"one stamp stands for {len(time) / first.sum():.0f} samples: times between are a guess, wrong if samples "
+            "are uneven or lost; write stamps with more digits"
+        )
+        report.add("clock resolution", place, len(time), "suspect", detail, run)
     keep = np.concatenate([[True], np.diff(spread) > 0])
     return rows[keep], spread[keep]
 

@@ -26,7 +26,7 @@ from knuckle.sysid.regression.design import counted_samples
 from knuckle.sysid.regression.filters import WIDE, Filter, choose_cutoff
 from knuckle.sysid.regression.friction import MOVES, WIDTH
 from knuckle.sysid.regression.result import TorqueError, unit_of
-from knuckle.sysid.regression.signals import Signals, prepare, smoothed
+from knuckle.sysid.regression.signals import Signals, prepare, smoothed_within
 from knuckle.taps import Blueprint
 
 LEAST_SAMPLES = 20  # that count, of a joint
@@ -141,8 +141,8 @@ def _is_driven(recording: Recording, actuators: int, servos: bool) -> bool:
 def _stretches(model: Model, signals: Sequence[Signals], cutoff: float, delay: float) -> list[Stretch]:
     """Wide-band stretches with samples that count, up to `MOST_SAMPLES` in all."""
     found, total = [], 0
-    for part in signals:
-        wide, qdd = smoothed(part, WIDE * cutoff)
+    for whole in signals:
+        part, wide, qdd = smoothed_within(whole, WIDE * cutoff)
         skip = max(int(part.rate / (2 * WIDE * cutoff)), 1)
         effort = _later(part.time, Filter(WIDE * cutoff, part.rate)(part.effort), delay)
         counts, stationary = counted_samples(part, wide, cutoff, np.full(model.nv, WIDTH), skip)

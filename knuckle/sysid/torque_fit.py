@@ -19,6 +19,7 @@ from knuckle.sysid.findings import listed
 from knuckle.sysid.held_out import DIVERGED, HeldOut, from_differences
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.recording import Recording
+from knuckle.sysid.regression.held import coupled, held_names, unlogged
 from knuckle.sysid.regression.refine import refine
 from knuckle.sysid.regression.regress import refit, regress
 from knuckle.sysid.regression.result import Regression
@@ -59,8 +60,9 @@ def unmeasured(model: Model, recordings: Sequence[Recording]) -> str | None:
             known = efforts(model, recording)[1].any(axis=0)
         except ValueError as error:
             return str(error)
-        if not known.all():
-            return f"{recording.name} has no effort of {listed(np.array(names_of(model, 'tau'), object)[~known])}"
+        lacking = ~known & ~coupled(model) & ~unlogged(model, recording)
+        if lacking.any():
+            return f"{recording.name} has no effort of {listed(np.array(names_of(model, 'tau'), object)[lacking])}"
     return None
 
 
@@ -83,7 +85,13 @@ def torque_fit(task: Task, recordings: list[Recording], simulate: bool) -> Torqu
     found = bounded(regressed, search.deadline.share(REGRESSION), search.stop)
     noise = {**noise_in(recordings), **task.noise}
     made = TorqueFit(found, noise)
-    if simulate and test:
+    held = [name for name, tied in zip(names_of(task.model, "tau"), coupled(task.model), strict=True) if tied]
+    held = list(dict.fromkeys([*held, *(name for r in recordings for name in held_names(task.model, [r]))]))
+    if simulate and held:
+        task.search.deadline.leave_out(
+            f"roll-outs: forces at {listed(held)} are not known, so the motion cannot be simulated"
+        )
+    elif simulate and test:
         search.progress("simulating held-out data")
         judged = _attempt(task, "the motion error on held-out data", 0.6, lambda: _judged(task, made, train, test))
         if judged is not None:

@@ -50,7 +50,7 @@ SUFFIXES = tuple(
         {
             *(
                 tuple(re.findall(r"[a-z]+|\d+", unit))
-                for table in (ANGLE, LENGTH, ANGULAR_RATE, TORQUE)
+                for table in (ANGLE, LENGTH, ANGULAR_RATE, LINEAR_RATE, TORQUE, FORCE)
                 for unit in table
             ),
             *((unit, "s") for unit in (*ANGLE, *LENGTH)),

@@ -18,7 +18,7 @@ def _words(text: str) -> frozenset[str]:
 POSITION = _words("q qpos pos position positions angle angles theta th encoder enc")
 VELOCITY = _words("qd dq qvel qdot vel velocity velocities speed speeds omega dtheta thetadot")
 ACCELERATION = _words("qdd ddq qacc qddot acc accel acceleration accelerations ddtheta")
-TORQUE = _words("tau torque torques trq effort efforts force forces frc moment")
+TORQUE = _words("tau torque torques trq effort efforts eff force forces frc moment")
 CONTROL = _words(
     "ctrl control controls u cmd command commands commanded action actions act input inputs target "
     "targets desired des setpoint ref reference"

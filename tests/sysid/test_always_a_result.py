@@ -46,7 +46,7 @@ def run(masses, seed: int, name: str, signs=(1.0, 1.0), samples: int = 100) -> k
     truth = eqx.tree_at(lambda m: m.inertia.mass, MODEL, np.asarray(masses))
     rng = np.random.default_rng(seed)
     first = MODEL.state(rng.normal(size=2))
-    motion = kn.rollout(truth, first, dt=0.002, steps=5 * samples, integrator=kn.RK4(), native=True)
+    motion = kn.rollout(truth, first, dt=0.002, steps=5 * samples, integrator=kn.RK4(), contact=None, native=True)
     q = np.asarray(motion.q)[4::5] + 1e-3 * rng.normal(size=(samples, 2))
     return kn.Recording.of(MODEL, np.asarray(motion.time)[4::5], q=q * np.asarray(signs), name=name)
 

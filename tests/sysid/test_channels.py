@@ -25,7 +25,7 @@ def driven(rng, samples=60, noise=(1e-4, 1e-3, 1e-2), truth=HEAVY):
     control = np.repeat(4 * rng.normal(size=(samples // 5, 1)), 5, axis=0)
 
     def sample(state, u):
-        after = kn.rollout(truth, state, jnp.stack([u] * 4), dt=PERIOD / 4, integrator=kn.RK4()).last
+        after = kn.rollout(truth, state, jnp.stack([u] * 4), dt=PERIOD / 4, integrator=kn.RK4(), contact=None).last
         return after, (state.q, state.qd, kn.dynamics.aba(truth, state.q, state.qd, force(state, u)))
 
     def force(state, u):
@@ -162,7 +162,13 @@ def test_a_recording_without_joints_beside_one_with_them_has_its_starts_sought()
     model, rng, runs = robots.load("double_pendulum"), np.random.default_rng(3), []
     for _ in range(2):
         run = kn.rollout(
-            model, model.state(rng.uniform(-2, 2, 2)), dt=5e-3, steps=120, integrator=kn.RK4(), native=True
+            model,
+            model.state(rng.uniform(-2, 2, 2)),
+            dt=5e-3,
+            steps=120,
+            integrator=kn.RK4(),
+            contact=None,
+            native=True,
         )
         runs.append(np.asarray(run.q)[1::2])
     noise = 1e-4 * rng.normal(size=(60, 5))
@@ -217,7 +223,7 @@ def test_a_mass_and_a_length_are_found_from_the_pose_of_a_hand():
     place[1, 2] *= 1.05
     truth = eqx.tree_at(lambda m: (m.inertia.mass, m.position), ARM, (np.array([1.0, 0.56]), place))
     rng, state = np.random.default_rng(0), truth.state(np.array([1.9, -0.8]))
-    run = kn.rollout(truth, state, dt=5e-3, steps=240, integrator=kn.RK4(), native=True)
+    run = kn.rollout(truth, state, dt=5e-3, steps=240, integrator=kn.RK4(), contact=None, native=True)
     seen = jax.vmap(lambda q: tuple(kn.kinematics.frame_pose(truth, q, "lower")))(np.asarray(run.q)[1::2])
     rotation, position = np.asarray(seen[0]), np.asarray(seen[1])
     turned = Rotation.from_matrix(rotation) * Rotation.from_rotvec(1e-3 * rng.normal(size=(120, 3)))

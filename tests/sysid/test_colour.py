@@ -30,7 +30,7 @@ def recordings(seed: int, correlation: float = 0.0, friction: float = 0.0) -> li
     rng, found = np.random.default_rng(seed), []
     for _ in range(4):
         start = MODEL.state(rng.uniform(-1.2, 1.2, 2))
-        q = kn.rollout(real, start, dt=0.005, steps=400, integrator=kn.RK4(), native=True).q[1::2]
+        q = kn.rollout(real, start, dt=0.005, steps=400, integrator=kn.RK4(), contact=None, native=True).q[1::2]
         q = np.asarray(q) + 2e-3 * autoregression(rng, q.shape, correlation)
         found.append(sysid.Recording.of(MODEL, 0.01 * np.arange(200), q=q))
     return found
@@ -102,7 +102,7 @@ def test_exact_logs_of_a_slightly_other_model_keep_what_they_determine():
     rng, logs = np.random.default_rng(0), []
     for _ in range(2):
         start = MODEL.state(rng.uniform(-1.2, 1.2, 2))
-        q = kn.rollout(real, start, dt=0.001, steps=1000, integrator=kn.RK4(), native=True).q[9::10]
+        q = kn.rollout(real, start, dt=0.001, steps=1000, integrator=kn.RK4(), contact=None, native=True).q[9::10]
         logs.append(sysid.Recording.of(MODEL, 0.01 * np.arange(100), q=np.asarray(q)))
     fit = kn.fit(MODEL, logs, ["*.mass", "*.com.z", "*.damping"], held_out=0)
     assert "correlate" in fit.missing()[0]

@@ -23,7 +23,7 @@ def late_run(rng, linear, samples=120):
         control = np.repeat(4 * rng.normal(size=(samples // 6, 1)), 6, axis=0)
         arrived = control[np.maximum(at // FINE, 0)]
     state = CART.state(np.array([0.0, rng.uniform(-2, 2)]))
-    run = kn.rollout(CART, state, arrived, dt=PERIOD / FINE, integrator=kn.RK4(), native=True)
+    run = kn.rollout(CART, state, arrived, dt=PERIOD / FINE, integrator=kn.RK4(), contact=None, native=True)
     q = np.concatenate([np.asarray(state.q)[None], np.asarray(run.q)[FINE - 1 :: FINE]])[:samples]
     return kn.Recording.of(CART, PERIOD * np.arange(samples), q=q + 3e-4 * rng.normal(size=q.shape), control=control)
 

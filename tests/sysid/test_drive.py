@@ -24,7 +24,7 @@ def log() -> sysid.Recording:
     t = FINE * np.arange(4000)
     start, times = MODEL.state(np.array([0.0, 2.5])), FINE * EVERY * np.arange(201)
     between = np.interp(t + FINE / 2, times, push(times)[:, 0])[:, None]
-    motion = kn.rollout(MODEL, start, between, dt=FINE, steps=len(t), integrator=RK4(), native=True)
+    motion = kn.rollout(MODEL, start, between, dt=FINE, steps=len(t), integrator=RK4(), contact=None, native=True)
     q = np.asarray(motion.q)[EVERY - 1 :: EVERY] + 5e-4 * np.random.default_rng(0).normal(size=(200, 2))
     return sysid.Recording.of(MODEL, times[1:], q=q, control=push(times[1:]))
 

@@ -36,7 +36,7 @@ def recorded(truth, runs=3, steps=500, noise=1e-3, seed=0, control=None, late=0,
     for k in range(runs):
         state = truth.state(rng.normal(size=truth.nq))
         inputs = None if control is None else np.repeat(control(rng, steps // 5), 5, axis=0)
-        run = kn.rollout(truth, state, inputs, dt=DT, steps=steps, integrator=kn.RK4(), native=True)
+        run = kn.rollout(truth, state, inputs, dt=DT, steps=steps, integrator=kn.RK4(), contact=None, native=True)
         q = np.concatenate([np.asarray(state.q)[None], np.asarray(run.q)[4::5]])
         q = np.concatenate([np.repeat(q[:1], late, axis=0), q[: len(q) - late]]) + offset
         q = q + noise * rng.normal(size=q.shape)
@@ -191,7 +191,9 @@ def states(lost: slice) -> list[sysid.Recording]:
     """Positions and velocities with little noise; some velocities of the elbow were not measured."""
     rng, found = np.random.default_rng(0), []
     for k in range(2):
-        run = kn.rollout(TRUTH, TRUTH.state(rng.normal(size=2)), dt=DT, steps=500, integrator=kn.RK4(), native=True)
+        run = kn.rollout(
+            TRUTH, TRUTH.state(rng.normal(size=2)), dt=DT, steps=500, integrator=kn.RK4(), contact=None, native=True
+        )
         q, qd = (np.asarray(a)[4::5] for a in (run.q, run.qd))
         q, qd = q + 1e-5 * rng.normal(size=q.shape), qd + 1e-4 * rng.normal(size=q.shape)
         qd[lost, 1] = np.nan
@@ -224,7 +226,7 @@ def test_from_each_measured_state_to_the_next_with_quaternions():
     heavier = eqx.tree_at(lambda m: m.inertia.moment, body, np.array([[0.02, 0.036, 0.04, 0, 0, 0]]))
     with jax.enable_x64(True):
         start = heavier.state(np.array([0, 0, 0, 1.0, 0, 0, 0]), np.array([0, 0, 0, 3.0, 2.0, 1.0]))
-        motion = kn.rollout(heavier, start, dt=0.01, steps=100, integrator=kn.RK4(), native=True)
+        motion = kn.rollout(heavier, start, dt=0.01, steps=100, integrator=kn.RK4(), contact=None, native=True)
     noise = 1e-5 * np.random.default_rng(0).normal(size=(100, 13))
     log = sysid.Recording.of(body, motion.time, q=motion.q + noise[:, :7], qd=motion.qd + noise[:, 7:])
     fit = sysid.fit(body, log, ["body.inertia"], loss="one step", held_out=0)
@@ -402,7 +404,7 @@ def test_networks_see_the_time_of_the_recording_in_every_piece():
     swelling = lambda size: kn.Blueprint({"joint/force": kn.Augment(Swell(size), "time", zero_start=False)})  # noqa: E731
     with jax.enable_x64(True):
         real, start = swelling(jnp.array([0.5, -0.2])), MODEL.state(np.array([0.5, 0.2]))
-        options = {"dt": 0.005, "steps": 400, "integrator": kn.RK4(), "native": True}
+        options = {"dt": 0.005, "steps": 400, "integrator": kn.RK4(), "contact": None, "native": True}
         motion = kn.rollout(MODEL, start, blueprint=real, **options)
         q = np.asarray(motion.q)[1::2] + 1e-4 * np.random.default_rng(0).normal(size=(200, 2))
         log = sysid.Recording.of(MODEL, np.asarray(motion.time)[1::2], q=q)

@@ -34,6 +34,7 @@ def recorded(truth, control, seed=0, q=(0.0, 2.0)):
         dt=PERIOD / 2,
         steps=2 * len(control),
         integrator=kn.RK4(),
+        contact=None,
         native=True,
     )
     path = np.concatenate([np.asarray(first.q)[None], np.asarray(run.q)[1::2]])
@@ -190,7 +191,7 @@ def test_a_path_of_an_arm_keeps_to_limits_and_its_torques_lead_along_it():
     def next_sample(args):
         q, qd, u = args
         steps = jnp.stack([u, u])
-        return kn.rollout(model, kn.State(q, qd), steps, dt=PERIOD / 2, integrator=kn.RK4()).last.q
+        return kn.rollout(model, kn.State(q, qd), steps, dt=PERIOD / 2, integrator=kn.RK4(), contact=None).last.q
 
     after = np.asarray(kn.native.jit(lambda *path: jax.lax.map(next_sample, path))(q[:-1], qd[:-1], u[:-1]))
     np.testing.assert_allclose(after, q[1:], atol=5e-4)

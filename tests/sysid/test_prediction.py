@@ -31,7 +31,9 @@ def fitted():
     true = eqx.tree_at(lambda m: m.inertia.mass, model, model.inertia.mass * np.array([1.2, 0.9]))
     control = 3 * np.sin(0.05 * np.arange(150))[:, None]
     first = model.state(np.array([0.0, 3.0]))
-    run = kn.rollout(true, first, np.repeat(control, 2, axis=0), dt=0.005, integrator=kn.RK4(), native=True)
+    run = kn.rollout(
+        true, first, np.repeat(control, 2, axis=0), dt=0.005, integrator=kn.RK4(), contact=None, native=True
+    )
     q = np.concatenate([np.asarray(first.q)[None], np.asarray(run.q)[1::2]])
     q = q + 5e-4 * np.random.default_rng(0).normal(size=q.shape)
     log = sysid.Recording.of(model, 0.01 * np.arange(151), q=q, control=np.concatenate([control, control[-1:]]))
@@ -68,7 +70,7 @@ def test_redundant_parameters_count_but_do_not_spoil_roll_outs(fitted):
     mass = drawn.of(lambda m: m.inertia.mass[1:])
     assert mass.deviation[0] > 0.05 * mass.value[0] and mass.contains(true.inertia.mass[1:]).all()
     motion = drawn.rollout(START, PUSH, dt=0.01)
-    exact = kn.rollout(true, START, PUSH, dt=0.01, integrator=kn.RK4(), native=True)
+    exact = kn.rollout(true, START, PUSH, dt=0.01, integrator=kn.RK4(), contact=None, native=True)
     assert motion.q.samples.shape == (200, 60, 2) and motion.time[-1] == pytest.approx(0.6)
     assert motion.q.deviation.max() < 0.01  # a tenth of a mass that is off by 10 % would be far more
     assert motion.q.contains(exact.q).mean() > 0.9

@@ -113,6 +113,15 @@ def test_stamps_of_a_coarse_clock_are_spread(tmp_path: Path):
     np.testing.assert_allclose(got[0].time, t, atol=1e-9)
 
 
+def test_stamps_that_stand_for_many_samples_are_suspect(tmp_path: Path):
+    t, q, _ = swing()
+    got = read_recordings(write_csv(tmp_path / "log.csv", columns(np.floor(t / 0.5) * 0.5, q)), MODEL)
+    ((_, count, action),) = found(got, "clock resolution")
+    assert (count, action) == (len(t), "suspect")
+    fine = read_recordings(write_csv(tmp_path / "fine.csv", columns(t, q)), MODEL)
+    assert not found(fine, "clock resolution")
+
+
 def test_nan_and_infinity_are_left_out(tmp_path: Path):
     t, q, qd = swing()
     broken = q.copy()

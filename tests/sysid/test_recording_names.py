@@ -121,6 +121,25 @@ def test_arrays_as_wide_as_the_model(title: str, width: int, channel: str):
     assert placed(title, QUADRUPED, width + 1) is None
 
 
+@pytest.mark.parametrize(
+    ("title", "model", "where"),
+    [
+        ("shoulder_dps", MODEL, ("qd", "shoulder", "dps")),
+        ("shoulder [rad/s]", MODEL, ("qd", "shoulder", "rad/s")),
+        ("elbow_Nm", MODEL, ("tau", "elbow", "nm")),
+        ("elbow (A)", MODEL, ("current", "elbow", "A")),
+        ("elbow_deg", MODEL, ("q", "elbow", "deg")),
+        ("elbow_eff", MODEL, ("tau", "elbow", None)),
+        ("slider_force_N", CART, ("tau", "slider", "n")),
+        ("slider_N", CART, ("tau", "slider", "n")),
+        ("slider_mm", CART, ("q", "slider", "mm")),
+        ("elbow [kg]", MODEL, ("q", "elbow", "kg")),  # refused later, as a unit of no position
+    ],
+)
+def test_a_unit_says_which_quantity_a_joint_s_column_is(title: str, model: kn.Model, where):
+    assert placed(title, model) == where
+
+
 def test_columns_without_a_place_are_listed_with_what_there_is(tmp_path: Path):
     t, q, _ = swing()
     path = write_csv(tmp_path / "log.csv", columns(t, q, knee=q[:, 0], volts=q[:, 0]))

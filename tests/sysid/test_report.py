@@ -38,7 +38,7 @@ def passive():
     model = robots.load("double_pendulum")
     truth, rng, runs = heavier(model), np.random.default_rng(0), []
     for n in range(3):
-        options = {"dt": 0.002, "steps": 500, "integrator": kn.RK4(), "native": True}
+        options = {"dt": 0.002, "steps": 500, "integrator": kn.RK4(), "contact": None, "native": True}
         motion = kn.rollout(truth, model.state(rng.normal(size=2)), **options)
         q = np.asarray(motion.q[4::5]) + 1e-3 * rng.normal(size=(100, 2))
         runs.append(kn.Recording.of(model, np.asarray(motion.time[4::5]), q=q, name=f"run {n}"))

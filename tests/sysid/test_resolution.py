@@ -38,7 +38,7 @@ def test_the_step_does_not_go_into_the_damping_beside_a_stiff_servo():
     rng = np.random.default_rng(0)
     control = np.repeat(rng.normal(size=(30, 1)), 10, axis=0)
     start = truth.state(np.zeros(1))
-    options = {"dt": PERIOD / FINE, "integrator": kn.RK4(), "native": True}
+    options = {"dt": PERIOD / FINE, "integrator": kn.RK4(), "contact": None, "native": True}
     run = kn.rollout(truth, start, np.repeat(control[:-1], FINE, axis=0), **options)
     q = np.concatenate([np.zeros((1, 1)), np.asarray(run.q)[FINE - 1 :: FINE]]) + 1e-4 * rng.normal(size=(300, 1))
     log = sysid.Recording.of(described, PERIOD * np.arange(300), q=q, control=control)

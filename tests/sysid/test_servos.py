@@ -35,7 +35,7 @@ def commanded(truth, noise=3e-4, samples=150):
     rng, t = np.random.default_rng(0), PERIOD * np.arange(samples)
     control = np.stack([0.8 * np.sin(9 * t), 3 * np.sin(7 * t + 1), 0.05 * np.sin(5 * t)], 1)
     run = kn.rollout(truth, truth.state(np.zeros(3)), np.repeat(control, 5, axis=0), dt=PERIOD / 5,
-                     integrator=kn.RK4(), native=True)  # fmt: skip
+                     integrator=kn.RK4(), contact=None, native=True)  # fmt: skip
     q = np.concatenate([np.zeros((1, 3)), np.asarray(run.q)[4::5]])[:samples]
     return kn.Recording.of(truth, t, q=q + noise * rng.normal(size=q.shape), control=control)
 
@@ -84,7 +84,7 @@ def test_the_frame_of_a_joint_is_found():
     z = jnp.asarray(turn / parameter.scale)
     truth, _ = choose(model, ["pitch.rotation"]).applied(model, None, z)
     rng, state = np.random.default_rng(0), truth.state(np.array([0.3, -0.9]), np.array([3.0, 0.0]))
-    run = kn.rollout(truth, state, dt=5e-3, steps=160, integrator=kn.RK4(), native=True)
+    run = kn.rollout(truth, state, dt=5e-3, steps=160, integrator=kn.RK4(), contact=None, native=True)
     q = np.asarray(run.q)[1::2]
     tip = np.asarray(jax.vmap(lambda q: _tip(truth, q))(q)) + 5e-4 * rng.normal(size=(80, 3))
     noisy = q + 2e-4 * rng.normal(size=q.shape)

@@ -18,7 +18,7 @@ def swings():
     rng = np.random.default_rng(3)
     for _ in range(2):
         state = TRUTH.state(rng.uniform(-2, 2, 2))
-        run = kn.rollout(TRUTH, state, dt=2e-3, steps=1000, integrator=kn.RK4(), native=True)
+        run = kn.rollout(TRUTH, state, dt=2e-3, steps=1000, integrator=kn.RK4(), contact=None, native=True)
         yield np.concatenate([np.asarray(state.q)[None], np.asarray(run.q)[4::5]])
 
 

@@ -24,7 +24,7 @@ def jittered(truth, rng, rows=100, missing=0.0, control=None, noise=1e-3):
     state, inputs = truth.state(rng.normal(size=truth.nq)), None
     if control is not None:
         inputs = control[np.searchsorted(at, np.arange(at[-1]), side="right") - 1]
-    run = kn.rollout(truth, state, inputs, dt=MS, steps=int(at[-1]), integrator=kn.RK4(), native=True)
+    run = kn.rollout(truth, state, inputs, dt=MS, steps=int(at[-1]), integrator=kn.RK4(), contact=None, native=True)
     q = np.concatenate([np.asarray(state.q)[None], np.asarray(run.q)])[at] + noise * rng.normal(size=(rows, truth.nq))
     kept = np.flatnonzero(rng.random(rows) >= missing)
     drives = None if control is None else control[kept]
@@ -110,7 +110,9 @@ def test_noise_is_seen_on_uneven_stamps_too():
 def test_logs_of_different_rates_are_fitted_together_as_they_are():
     rng, logs = np.random.default_rng(0), []
     for every in (10, 4):
-        run = kn.rollout(TRUTH, TRUTH.state(rng.normal(size=2)), dt=MS, steps=600, integrator=kn.RK4(), native=True)
+        run = kn.rollout(
+            TRUTH, TRUTH.state(rng.normal(size=2)), dt=MS, steps=600, integrator=kn.RK4(), contact=None, native=True
+        )
         q = np.asarray(run.q)[::every]
         logs.append(kn.Recording.of(MODEL, MS * every * np.arange(len(q)), q=q + 1e-4 * rng.normal(size=q.shape)))
     shots = make_shots(MODEL, logs, length=0.3, noise=NOISE)

@@ -65,6 +65,7 @@ def search(pair: Pair, slower: Pair, drift: Sequence[Difference], candidates: Se
         best = next(helpful, None)
         if best is None:
             break
+        best = _simplest(pair, slower, groups, base, judged, best, len(candidates))
         key = best.difference.key
         alternatives[key] = tuple(
             one.difference for one in judged if one is not best and _t(pair, one.squares - best.squares) < AS_GOOD
@@ -73,6 +74,36 @@ def search(pair: Pair, slower: Pair, drift: Sequence[Difference], candidates: Se
         chosen.append(best.difference)
         base = best.squares
     return Found(tuple(chosen), alternatives, gains)
+
+
+def _simplest(
+    pair: Pair,
+    slower: Pair,
+    groups: Sequence[Difference],
+    base: np.ndarray,
+    judged: Sequence[Candidate],
+    best: Candidate,
+    candidates: int,
+) -> Candidate:
+    """Of zeros that explain as much as the best one, that with which the fewest offsets of joints changed too."""
+    if best.difference.kind != "zero":
+        return best
+    level = LEVEL / max(candidates, 1)
+
+    def offsets(one: Candidate) -> int:
+        together = [*groups, one.difference]
+        found = spread(pair, slower, together)
+        keys = [g.key for g in groups if g.kind == "offset"]
+        return sum(found.p_value(lambda x, key=key: x.of(together, key)) < level for key in keys)
+
+    alike = [
+        one
+        for one in judged
+        if one.difference.kind == "zero"
+        and (one is best or _t(pair, one.squares - best.squares) < AS_GOOD)
+        and (one is best or _helps(pair, slower, groups, base, one, candidates))
+    ]
+    return min(alike, key=offsets)  # the first of equals, which has the smallest squares
 
 
 def _judged(pair: Pair, groups: Sequence[Difference], others: Sequence[Difference]) -> list[Candidate]:

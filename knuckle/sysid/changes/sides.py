@@ -13,7 +13,7 @@ from knuckle.sysid.regression.design import Design, Layout, Stretch, make_stretc
 from knuckle.sysid.regression.filters import WIDE
 from knuckle.sysid.regression.grams import Grams, Rows, grams
 from knuckle.sysid.regression.problem import Problem, Solved, huber, inefficiencies
-from knuckle.sysid.regression.signals import Signals, smoothed
+from knuckle.sysid.regression.signals import Signals, smoothed_within
 from knuckle.sysid.regressors import regressors
 
 TURN = 1e-4  # [rad or m], of the differences that give the effect of a joint's zero
@@ -103,7 +103,7 @@ def zero_columns(side: Side, theta: np.ndarray) -> tuple[tuple[int, ...], list[n
 def _slopes(side: Side, number: int, theta: np.ndarray, joints: Sequence[tuple[int, int]]) -> np.ndarray:
     """Derivatives of a stretch's filtered efforts by the zeros of joints (dof, coordinate): (time, dof, joint)."""
     model, signals, stretch = side.solved.layout.model, side.signals[number], side.problem.design.stretches[number]
-    wide, qdd = smoothed(signals, WIDE * stretch.low_pass.cutoff)
+    _, wide, qdd = smoothed_within(signals, WIDE * stretch.low_pass.cutoff)
     at = slice(None, None, round((stretch.time[1] - stretch.time[0]) * signals.rate))
     q, qd, qdd = wide.q[at], wide.qd[at], qdd[at]
     count = len(joints) + 1

@@ -13,6 +13,7 @@ from knuckle.sysid.regression.result import TorqueError, joint_name
 LARGEST_SCALE = 3.0  # of efforts over the description's: beyond, units or torque constants are doubtful
 LEAST_PART = 0.2  # of the effort's spread that rigid-body forces make up: below, nothing is said of their scale
 LARGE_PART = 0.7  # the same of efforts that are far smaller than the description's forces
+PARTLY = 0.25  # held-out error over the effort's spread, from which on a fit is to be used with care
 UNEXPLAINED = 0.5  # held-out error over the effort's spread
 
 
@@ -56,11 +57,22 @@ def _sizes(columns: np.ndarray) -> np.ndarray:
 
 
 def error_notes(errors: Sequence[TorqueError]) -> list[str]:
-    """A note on joints whose torques the fit does not explain."""
+    """Notes on joints whose torques the fit does not explain, or only in part."""
     bad = [e.joint for e in errors if e.held_out > UNEXPLAINED * e.size]
-    if not bad:
-        return []
-    return [
-        f"the torques of {', '.join(bad)} are not explained by the motion (held-out error above half of their spread): "
-        "check units, signs, the order of joints and clocks"
+    partly = [
+        f"{e.joint} {e.held_out / e.size:.0%}"
+        for e in errors
+        if PARTLY < e.held_out / max(e.size, 1e-300) <= UNEXPLAINED
     ]
+    notes = []
+    if bad:
+        notes.append(
+            f"the torques of {', '.join(bad)} are not explained by the motion (held-out error above half of their "
+            "spread): check units, signs, the order of joints and clocks"
+        )
+    if partly:
+        notes.append(
+            f"torques are explained only in part (held-out error over their spread: {', '.join(partly)}): efforts are "
+            "noisy, stamps are inexact, or the model lacks an effect"
+        )
+    return notes

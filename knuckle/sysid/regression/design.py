@@ -18,7 +18,7 @@ from knuckle.sysid.entries import names_of
 from knuckle.sysid.regression.filters import WIDE, Filter
 from knuckle.sysid.regression.friction import MOVES, NEVER_NEGATIVE, JointFriction, joint_columns
 from knuckle.sysid.regression.grams import Rows
-from knuckle.sysid.regression.signals import Signals, smoothed
+from knuckle.sysid.regression.signals import Signals, smoothed_within
 from knuckle.sysid.regressors import regressors
 
 PASSIVE = 0.3  # effort over the forces of the description, below which a joint hardly was driven
@@ -61,7 +61,7 @@ class Stretch:
 
 def make_stretch(model: Model, signals: Signals, cutoff: float, width: np.ndarray) -> Stretch:
     """Features from signals of five times the band of the filter, then features and efforts through the same filter."""
-    wide, qdd = smoothed(signals, WIDE * cutoff)
+    signals, wide, qdd = smoothed_within(signals, WIDE * cutoff)
     skip = max(int(signals.rate / (2 * WIDE * cutoff)), 1)
     low_pass = Filter(cutoff, signals.rate)
     effort = low_pass(signals.effort - _spring(model, wide))[::skip]

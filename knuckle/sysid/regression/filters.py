@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from knuckle.sysid.regression.signals import Signals
 
 ORDER = 4
-ABOVE_FLOOR = 10.0  # power of the motion over that of the noise at the cut-off
+ABOVE_FLOOR = 7.0  # power of the motion over that of the noise at the cut-off
 WIDE = 5.0  # band of the features over the cut-off
 NYQUIST = 0.45  # of the rate: no filter above
 LEAST_BAND = 5.0  # cut-off over the frequency below which 95 % of the velocity's power lies
@@ -92,7 +92,7 @@ def noisier_than_positions(q: np.ndarray, qd: np.ndarray, rate: float) -> np.nda
 
 
 def _above_floor(frequency: np.ndarray, power: np.ndarray) -> float:
-    """Where the spectrum, smoothed over neighbouring frequencies, first falls to ten times its floor after its peak."""
+    """Where the spectrum, smoothed over neighbouring frequencies, first falls to seven times its floor."""
     floor = np.median(power[len(power) // 2 :])
     width = max(len(power) // 64, 1)
     smooth = np.exp(np.convolve(np.log(power + 1e-300), np.ones(width) / width, mode="same"))

@@ -18,6 +18,7 @@ from knuckle.sysid.regression.design import Design, Layout, forces_by_themselves
 from knuckle.sysid.regression.filters import choose_cutoff
 from knuckle.sysid.regression.fitted import fitted_robot
 from knuckle.sysid.regression.friction import MOVES, WIDTH, JointFriction
+from knuckle.sysid.regression.held import coupled, held_names
 from knuckle.sysid.regression.jackknife import block_length, directions, leave_one_out, unheld
 from knuckle.sysid.regression.prior import metric, metric_centre, smallest_eigenvalues
 from knuckle.sysid.regression.problem import Problem, Solved, inefficiencies
@@ -71,7 +72,7 @@ def regress(
         moving = _moving(model, signals, width)
         band = choose_cutoff(signals, moving) if cutoff is None else float(cutoff)
         design = Design(model, [make_stretch(model, s, band, width) for s in signals], SELECTION_BLOCK)
-        layout, notes = _layout(model, design, signals, float(friction_speed))
+        layout, notes = _layout(model, runs, design, signals, float(friction_speed))
         notes += tuple(scale_notes(design, layout))
         described = np.asarray(inertial(model), float).reshape(-1, 10)
         centre = metric_centre(model, described)
@@ -94,7 +95,12 @@ def refit(found: Regression, recordings: Sequence[Recording]) -> Regression:
 
 
 def _check(model: Model, runs: Sequence[Recording], terms: Sequence[str], prior: float, friction_speed: float) -> None:
-    active = [name for name, on in zip(model.equalities.names, model.equalities.active, strict=True) if on]
+    rows, nothing_else = model.equalities, bool(coupled(model).all())
+    active = [
+        name
+        for name, kind, on in zip(rows.names, rows.kind, rows.active, strict=True)
+        if on and (kind != "mimic" or nothing_else)
+    ]
     if active:
         raise ValueError(
             f"regress: {model.name} has equality constraints ({', '.join(active)}): their forces are not measured, so "
@@ -125,7 +131,9 @@ def _moving(model: Model, signals: Sequence[Signals], width: np.ndarray) -> np.n
     return moving
 
 
-def _layout(model: Model, design: Design, signals: Sequence[Signals], width: float) -> tuple[Layout, tuple[str, ...]]:
+def _layout(
+    model: Model, runs: Sequence[Recording], design: Design, signals: Sequence[Signals], width: float
+) -> tuple[Layout, tuple[str, ...]]:
     """Parameters of the joints that have rows, and notes about the others."""
     counts = np.sum([(s.valid & ~s.stationary)[:: s.every].sum(axis=0) for s in design.stretches], axis=0)
     names = names_of(model, "tau")
@@ -146,7 +154,8 @@ def _layout(model: Model, design: Design, signals: Sequence[Signals], width: flo
         )
     ever = np.any([s.measured.any(axis=0) for s in signals], axis=0)
     notes = []
-    silent = [names[j] for j in range(model.nv) if not ever[j]]
+    tied, held = coupled(model), held_names(model, runs)
+    silent = [names[j] for j in range(model.nv) if not ever[j] and not tied[j] and names[j] not in held]
     still = [names[j] for j in range(model.nv) if ever[j] and j not in joints and not frozen[j]]
     if frozen.any():
         constant = ", ".join(names[j] for j in np.flatnonzero(frozen))
@@ -156,6 +165,14 @@ def _layout(model: Model, design: Design, signals: Sequence[Signals], width: flo
     if swinging.any():
         free = ", ".join(names[j] for j in np.flatnonzero(swinging))
         notes.append(f"the effort of {free} is 0 throughout, and the motion agrees with that: no motor acts there")
+    if held:
+        notes.append(
+            f"nothing was measured at {', '.join(held)}: taken as stationary where the description has them; what they "
+            "carry counts, their friction and rotor inertia stay as described"
+        )
+    moving = [names[j] for j in np.flatnonzero(tied) if names[j] not in held]
+    if moving:
+        notes.append(f"a mimic couples {', '.join(moving)}: its force is not measured, so efforts there are left out")
     if silent:
         notes.append(
             f"no effort was measured at {', '.join(silent)}: friction and rotor inertia there stay as described"

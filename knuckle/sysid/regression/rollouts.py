@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import equinox as eqx
 import numpy as np
+from scipy.interpolate import CubicSpline
 
 from knuckle.dynamics import crba
 from knuckle.integrate import RK4, Integrator
@@ -101,4 +102,4 @@ def _with_filtered_states(model: Model, runs: Sequence[Recording], shots: Shots,
 
 
 def _at(times: np.ndarray, time: np.ndarray, values: np.ndarray) -> np.ndarray:
-    return np.stack([np.interp(times, time, column) for column in values.T], axis=1)
+    return np.asarray(CubicSpline(time, values)(np.clip(times, time[0], time[-1])))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from scipy.interpolate import CubicSpline
 
 from knuckle.model.joints import difference
 from knuckle.model.model import Model
@@ -16,11 +17,13 @@ from knuckle.native import jit
 from knuckle.sysid.entries import names_of, weights_of_entries
 from knuckle.sysid.recording import Channel, Recording
 from knuckle.sysid.regression.filters import Filter, noisier_than_positions
+from knuckle.sysid.regression.held import coupled, unlogged, with_held_joints
 from knuckle.sysid.split import resample, stretches
 
 LEAST_SAMPLES = 20  # of a stretch: shorter ones are left out
 OUTLIER = 8.0  # robust standard deviations of the noise
 NEIGHBOURS = 9
+ENDS = 5  # samples
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,14 @@ def prepare(
         gains: N m/A or N/A of joints whose channel "tau" holds currents.
         as_measured: whether measured velocities are used though the slope of the positions is less noisy.
     """
-    factor = _gains(model, gains)
+    factor, tied = _gains(model, gains), coupled(model)
     found = []
     for recording in recordings:
-        _check_channels(model, recording)
-        for stretch in stretches(recording):
+        whole, held = with_held_joints(model, recording), unlogged(model, recording)
+        _check_channels(model, whole)
+        for stretch in stretches(whole):
             if len(stretch) >= LEAST_SAMPLES:
-                found.append(_of_stretch(model, stretch, factor, as_measured))
+                found.append(_of_stretch(model, stretch, factor, ~(tied | held), as_measured))
     if not found:
         shortest = f"at least {LEAST_SAMPLES} samples without a gap are needed"
         raise ValueError(f"regress: no recording is long enough: {shortest}")
@@ -98,11 +102,12 @@ def _gains(model: Model, gains: Mapping[str, float] | None) -> np.ndarray:
     return factor
 
 
-def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray, as_measured: bool) -> Signals:
+def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray, counts: np.ndarray, as_measured: bool) -> Signals:
     effort, known = efforts(model, stretch)
+    known = known & counts
     plain = stretch.replace(tau=Channel(effort * factor, known, names_of(model, "tau")), control=None)
     clean = without_outliers(plain)
-    even = resample(clean, rate=1 / clean.period)
+    even = _with_cubics(clean, resample(clean, rate=1 / clean.period))
     q, position = even["q"].values, even["q"].valid
     valid = np.asarray(weights_of_entries(model, "q", jnp.asarray(position.astype(float)))) > 0
     derived = _velocity(model, even.time, q)
@@ -116,10 +121,42 @@ def _of_stretch(model: Model, stretch: Recording, factor: np.ndarray, as_measure
     return Signals(even.name, even.time, q, qd, tau.values, known, tau.valid, from_q.mean(axis=0) < 0.5)
 
 
+def _with_cubics(measured: Recording, even: Recording) -> Recording:
+    """Values at even times by cubic splines through what was measured, for each entry by itself.
+
+    Straight lines between samples lose (2 pi f)^2 / (12 rate^2) of a motion of frequency f, and bend at each sample.
+    """
+    channels = {}
+    for key, channel in even.channels.items():
+        if key == "q" and _has_quaternion(even):
+            continue
+        values = channel.values.copy()
+        for k, (x, valid) in enumerate(zip(measured[key].values.T, measured[key].valid.T, strict=True)):
+            if valid.sum() >= LEAST_SAMPLES:
+                spline = CubicSpline(measured.time[valid], x[valid])
+                values[:, k] = np.where(channel.valid[:, k], spline(even.time), values[:, k])
+        channels[key] = replace(channel, values=values)
+    return even.replace(**channels)
+
+
+def slope(time: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Derivative over time of the cubic spline through samples.
+
+    It loses (2 pi f)^4 / (180 rate^4) of a motion of frequency f; central differences lose (2 pi f)^2 / (6 rate^2),
+    which would be added to every inertia.
+    """
+    plain = np.gradient(x, time, axis=0)
+    if len(time) < LEAST_SAMPLES:
+        return plain
+    found = np.asarray(CubicSpline(time, x)(time, 1))
+    found[:ENDS], found[-ENDS:] = plain[:ENDS], plain[-ENDS:]  # there splines magnify noise most
+    return found
+
+
 def _velocity(model: Model, time: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Velocity by central differences of the positions."""
+    """Velocity as the slope of the positions; for rotations by central differences."""
     if model.nq == model.nv:
-        return np.gradient(q, time, axis=0)
+        return slope(time, q)
     with jax.enable_x64(True):
         step = jit(lambda a, b: jax.lax.map(lambda x: difference(model, *x), (a, b)))
         after = np.asarray(step(q[np.r_[0, 0 : len(q) - 2, len(q) - 2]], q[np.r_[1, 2 : len(q), len(q) - 1]]))
@@ -195,4 +232,21 @@ def smoothed(signals: Signals, cutoff: float) -> tuple[Signals, np.ndarray]:
     qd = pass_low(signals.qd)
     plain = signals.q.shape[1] == qd.shape[1]
     q = pass_low(signals.q) if plain else signals.q
-    return replace(signals, q=q, qd=qd), np.gradient(qd, signals.time, axis=0)
+    return replace(signals, q=q, qd=qd), slope(signals.time, qd)
+
+
+def smoothed_within(signals: Signals, cutoff: float) -> tuple[Signals, Signals, np.ndarray]:
+    """Signals without their ends, the same below `cutoff` [Hz], and the accelerations.
+
+    At an end slopes magnify noise and the filter has its transient, which a slower filter would spread.
+    """
+    wide, qdd = smoothed(signals, cutoff)
+    ends = min(max(Filter(cutoff, signals.rate).edge, ENDS), len(qdd) // 10)
+    rows = slice(ends, len(qdd) - ends)
+    return _at(signals, rows), _at(wide, rows), qdd[rows]
+
+
+def _at(signals: Signals, rows: slice) -> Signals:
+    """Some rows of signals."""
+    parts = {key: getattr(signals, key)[rows] for key in ("time", "q", "qd", "effort", "known", "measured")}
+    return replace(signals, **parts)

@@ -28,6 +28,8 @@ FIRST_SHARE = 0.05  # of the effort's root mean square: where the search for its
 FIRST_CORRELATION = 5.0  # periods
 LEAST_EFFORT = 1e-6  # noise of an effort over the largest: none at all makes covariances singular
 MOST_ITERATIONS = 40
+IMPROBABLE = 1.5  # root mean square of innovations over their standard deviations
+LEAST_INNOVATIONS = 50
 
 
 def smooth(
@@ -133,15 +135,29 @@ def _numbers(what: str, value, count: int, positive: bool) -> np.ndarray:
 
 
 def _smoothed(problem: Problem, noise: Noise, free: Free) -> Smoothed:
-    at, rounds = Iteration(problem.nominal), ROUNDS if free.any else 0
+    at, rounds = Iteration(problem.nominal, [None] * len(problem.nominal)), ROUNDS if free.any else 0
     for _ in range(rounds):
         at = iterate(problem, at.nominal, noise, most=3)
         blocks = [b for k in range(len(at.nominal)) for b in blocks_for_noise(problem, k, at.nominal[k])]
         longest = max(float(run.time[-1] - run.time[0]) for run in problem.runs)
         noise = estimate_noise(blocks, noise, free, problem.period, longest)
     at = iterate(problem, at.nominal, noise, MOST_ITERATIONS)
-    found = [smooth_linear(linearise(problem, k, part).linear(noise)) for k, part in enumerate(at.nominal)]
+    blocks = [linearise(problem, k, part, at.blurs[k]) for k, part in enumerate(at.nominal)]
+    found = [smooth_linear(block.linear(noise)) for block in blocks]
     return _result(problem, at, found, noise)
+
+
+def _improbable(innovations: Mapping[str, np.ndarray]) -> list[str]:
+    """A note on channels whose innovations are larger than their standard deviations say."""
+    seen = {key: off[np.isfinite(off)] for key, off in innovations.items()}
+    sizes = {key: float(np.sqrt(np.mean(off**2))) for key, off in seen.items() if len(off) >= LEAST_INNOVATIONS}
+    large = ", ".join(f"{key} {size:.2g} times" for key, size in sizes.items() if size > IMPROBABLE)
+    if not large:
+        return []
+    return [
+        f"innovations exceed their standard deviations ({large}): the noise that was given is too small, the model "
+        "lacks something, or the estimate is a local optimum: the state of dry friction at the first stamp may be wrong"
+    ]
 
 
 def _result(problem: Problem, last: Iteration, found: list[Estimates], noise: Noise) -> Smoothed:
@@ -165,6 +181,8 @@ def _result(problem: Problem, last: Iteration, found: list[Estimates], noise: No
             f"more than {RESTLESS} standard deviations, one by {last.change:.2g}"
         )
     off, deviation = rows([f.innovations for f in found]), np.split(noise.measured, at[1:-1])
+    innovations = {key: off[:, a:b] for key, a, b in zip(problem.channels, at[:-1], at[1:], strict=True)}
+    notes += _improbable(innovations)
     return Smoothed(
         time=rows([run.time for run in problem.runs]),
         q=rows([n.q for n in nominal]),
@@ -177,7 +195,7 @@ def _result(problem: Problem, last: Iteration, found: list[Estimates], noise: No
         noise=dict(zip(problem.channels, deviation, strict=True)),
         effort_noise=EffortNoise(noise.effort, noise.correlation, problem.period),
         log_likelihood=float(sum(f.log_likelihood for f in found)),
-        innovations={key: off[:, a:b] for key, a, b in zip(problem.channels, at[:-1], at[1:], strict=True)},
+        innovations=innovations,
         iterations=last.count,
         converged=last.converged,
         notes=tuple(notes),

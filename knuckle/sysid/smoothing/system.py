@@ -32,6 +32,8 @@ STABLE = 1.0  # step times the fastest rate of the motion; RK4 is stable up to 2
 PROBES = 40  # states at which that rate is looked for
 MOST_SUBSTEPS = 1000  # between stamps
 TINY = 1e-6  # [s]
+LEAST_WIDTH = 1e-9  # of a divided difference: below, it would be rounding
+MOST_SECANTS = 20_000  # that are simulated at once
 
 
 class EffortError(eqx.Module):
@@ -87,6 +89,7 @@ class RobotSystem:
         self.effort = slice(self.size - model.nv, self.size)
         self._step = native.jit(self._advance)
         self._steps = native.vmap(self._linear_step)
+        self._ends = native.vmap(self._end)
         self._seen = native.vmap(self._linear_measurement)
         self._apart = native.vmap(lambda a, b: difference(model, a, b))
         self._retracted = native.vmap(lambda q, d: jnp.asarray(retract(model, q, d)))
@@ -119,12 +122,16 @@ class RobotSystem:
             memory + d[2 * nv : self.effort.start], effort + d[self.effort],
         )  # fmt: skip
 
+    def _end(self, at, following, rows, span, time, d):
+        """Where a step from a state moved by `d` ends beside the next nominal state, without the effort's error."""
+        q, qd, memory = self._advance(*self._moved(at, d), rows, span, time)
+        return jnp.concatenate([difference(self.model, following[0], q), qd - following[1], memory - following[2]])
+
     def _linear_step(self, at, following, rows, span, time):
-        """Where a step ends beside the next nominal state (without the effort's error), and its Jacobian."""
+        """Where a step ends, and its Jacobian."""
 
         def ends(d):
-            q, qd, memory = self._advance(*self._moved(at, d), rows, span, time)
-            return jnp.concatenate([difference(self.model, following[0], q), qd - following[1], memory - following[2]])
+            return self._end(at, following, rows, span, time, d)
 
         nothing = jnp.zeros(self.size)
         return ends(nothing), native.jacfwd(ends)(nothing)
@@ -173,6 +180,25 @@ class RobotSystem:
         found = self._steps(at, following, run.drive, np.diff(run.time), run.time[:-1])
         return np.asarray(found[0]), np.asarray(found[1])
 
+    def secants(self, nominal: Nominal, run: Run, steps: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        """Slopes of some steps across one standard deviation to either side, (step, size - nv, size).
+
+        Divided differences (Norgaard, Poulsen and Ravn 2000): where a step has a kink within the uncertainty of its
+        state, they are continuous in the state, and the Jacobian is not.
+        """
+        width = np.maximum(deviation, LEAST_WIDTH)
+        parts = []
+        for some in np.array_split(steps, max(len(steps) * self.size // MOST_SECANTS, 1)):
+            moves = np.eye(self.size)[None] * width[some][:, None]
+            both = np.concatenate([moves, -moves], axis=1)
+            each = np.repeat(some, 2 * self.size)
+            at, following = tuple(part[each] for part in nominal), tuple(part[each + 1] for part in nominal[:3])
+            spans = np.diff(run.time)[each]
+            ends = self._ends(at, following, run.drive[each], spans, run.time[each], both.reshape(-1, self.size))
+            ends = np.asarray(ends).reshape(len(some), 2, self.size, -1)
+            parts.append(np.swapaxes((ends[:, 0] - ends[:, 1]) / (2 * width[some][..., None]), 1, 2))
+        return np.concatenate(parts)
+
     def measurements(self, nominal: Nominal, run: Run) -> tuple[np.ndarray, np.ndarray]:
         """Residuals (row, entry) and their Jacobians."""
         found = self._seen(tuple(nominal), run.control, run.time, run.measured)
@@ -201,7 +227,7 @@ def stable_step(model: Model, blueprint: Blueprint | None, integrator: Integrato
     def slopes(q):
         def acceleration(d):
             state = State(jnp.asarray(retract(model, q, d[:nv])), d[nv:])
-            return step(model, state, dt=TINY, integrator=ExplicitEuler(), blueprint=blueprint).qd / TINY
+            return step(model, state, dt=TINY, integrator=ExplicitEuler(), contact=None, blueprint=blueprint).qd / TINY
 
         return native.jacfwd(lambda d: acceleration(d) - d[nv:] / TINY)(jnp.zeros(2 * nv))
 

@@ -8,6 +8,7 @@ from knuckle import robots, sysid
 from knuckle.dynamics import crba
 from knuckle.sysid.base_parameters import inertial
 from knuckle.sysid.regression.prior import pseudo_inertia
+from knuckle.sysid.report.regression import summarise_regression
 
 from .driven import log, rubbing
 
@@ -134,3 +135,11 @@ def test_a_frozen_effort_is_left_out_and_frozen_efforts_are_refused():
     assert ARM.joint_names[2] not in found.terms
     with pytest.raises(ValueError, match="effort that changes"):
         sysid.regress(ARM, with_effort(freeze_all))
+
+
+def test_torques_that_are_explained_in_part_are_to_be_used_with_care():
+    """A third of the effort is noise below the cut-off: 32 % of its spread are left."""
+    noisy = sysid.regress(ARM, log(rubbing(ARM), seconds=10, noise=0.35, correlation=0.1), terms=(), delay=0.0)
+    assert any("explained only in part" in note for note in noisy.notes) and summarise_regression(noisy).level == "care"
+    clear = sysid.regress(ARM, log(rubbing(ARM), seconds=10, noise=0.05, correlation=0.1), terms=(), delay=0.0)
+    assert summarise_regression(clear).level == "good"

@@ -152,7 +152,7 @@ def test_a_roll_out_with_the_law_has_the_accelerations_that_inverse_dynamics_ask
 
     model, blueprint = fitted_robot(ARM, layout, theta)
     assert blueprint is not None
-    kn.save_hybrid(tmp_path / "law.knuckle", model, blueprint, dt=1e-3)
+    kn.save_hybrid(tmp_path / "law.knuckle", model, blueprint, contact=None, dt=1e-3)
     again = kn.load_hybrid(tmp_path / "law.knuckle")
     changed = dataclasses.replace(found, model=model, layout=layout, theta=theta)
     q, qd, qdd = (x[:1] for x in fourier(ARM, np.array([1.3]), 2))
@@ -166,6 +166,7 @@ def test_a_roll_out_with_the_law_has_the_accelerations_that_inverse_dynamics_ask
                 kn.State(q[0], qd[0]),
                 tau / factor,
                 dt=dt,
+                contact=None,
                 blueprint=blueprint if robot is model else again.blueprint,
             )
             np.testing.assert_allclose((np.asarray(after.qd) - qd[0]) / dt, qdd[0], atol=1e-5 * np.abs(qdd).max())

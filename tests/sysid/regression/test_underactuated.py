@@ -40,7 +40,13 @@ def swing(driven: int, passive_noise: float, seed: int = 0) -> sysid.Recording:
         return jnp.zeros(2).at[driven].set(u)
 
     with jax.enable_x64(True):
-        options = {"dt": 1 / (2 * RATE), "steps": int(2 * RATE * SECONDS), "integrator": kn.RK4(), "native": True}
+        options = {
+            "dt": 1 / (2 * RATE),
+            "steps": int(2 * RATE * SECONDS),
+            "integrator": kn.RK4(),
+            "contact": None,
+            "native": True,
+        }
         motion = kn.rollout(TRUE, kn.State(np.array([0.3, 0.1]), np.zeros(2)), policy, **options)
         time, q, qd = (np.asarray(x)[1::2] for x in (motion.time, motion.q, motion.qd))
         tau = np.array(jax.vmap(lambda t, a, b: policy(t, kn.State(a, b)))(time, q, qd))
