@@ -1,7 +1,8 @@
 """Recursions over a tree, written once: outward (parents first) and inward (children first).
 
 Nodes of the same depth are processed together, so a quadruped takes a handful of steps; long runs of equal levels
-(chains) become a loop. Nothing else in the package decides how a recursion is unrolled.
+(chains) become a loop, and so do the nodes of a wide level (many bodies). Nothing else in the package decides how a
+recursion is unrolled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+WIDEST_UNROLL = 9  # nodes of a level; more are, in native code, one loop over SIMD lanes
 LONGEST_UNROLL = 40  # levels; beyond, a run of equal levels is a scan
 Rows = Any  # a pytree of arrays with one row per node
 
@@ -101,8 +103,9 @@ def rows(x: Rows, index: np.ndarray) -> Rows:
 def _rows_of(a: jax.Array, index: np.ndarray) -> jax.Array:
     if _is_identity(index, a.shape[0]):
         return jnp.asarray(a)
-    if len(index) and np.all(np.diff(index) == 1):
-        return jax.lax.slice_in_dim(a, int(index[0]), int(index[-1]) + 1)
+    steps = np.unique(np.diff(index))
+    if len(index) == 1 or (len(steps) == 1 and steps[0] > 0):
+        return jax.lax.slice_in_dim(a, int(index[0]), int(index[-1]) + 1, int(steps[0]) if len(steps) else 1)
     # 32 bits and a new array: JAX keeps the type of a constant array by its identity, also when x64 is turned off later
     return jnp.take(a, index.astype(np.int32), axis=0, mode="clip")
 
@@ -130,6 +133,12 @@ def _weighted_rows(select: np.ndarray, a: jax.Array) -> jax.Array:
 
 def _stack_levels(tree: Tree, values: list[Rows]) -> Rows:
     joined = values[0] if len(values) == 1 else jax.tree.map(lambda *level: jnp.concatenate(level), *values)
+    depth, width = len(tree.levels), len(tree.roots)
+    chains = np.arange(depth * width).reshape(depth, width).T.reshape(-1)
+    if len(tree.order) == len(chains) and np.all(tree.order == chains):  # of equal length, each after the other
+        return jax.tree.map(
+            lambda a: jnp.swapaxes(a.reshape(depth, width, *a.shape[1:]), 0, 1).reshape(a.shape), joined
+        )
     return rows(joined, tree.order)
 
 
@@ -143,13 +152,26 @@ def _flat_rows(stacked: Rows) -> Rows:
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
 
 
+def _over_level(f: Callable[[Rows, Rows], Any], above: Rows, xs: Rows) -> Any:
+    """f of the nodes of a level."""
+    if len(jax.tree.leaves(xs)[0]) <= WIDEST_UNROLL:
+        return f(above, xs)
+
+    from knuckle.native import lanes  # slow to import
+
+    def of_one(*node):
+        return jax.tree.map(lambda x: x[0], f(*jax.tree.map(lambda x: x[None], node)))
+
+    return lanes(of_one)(above, xs)
+
+
 def outward(tree: Tree, f: Callable[[Rows, Rows], Rows], start: Rows, xs: Rows) -> Rows:
     """value_i = f(value_parent(i), x_i) for all nodes, parents first; `start` has one row per root."""
     above, values = start, []
     for run in tree.runs:
         if len(run) == 1:
             (d,) = run
-            above = f(rows(above, tree.slots[d]), rows(xs, tree.levels[d]))
+            above = _over_level(f, rows(above, tree.slots[d]), rows(xs, tree.levels[d]))
             values.append(above)
         else:
             above, stacked = jax.lax.scan(lambda up, x: (f(up, x),) * 2, above, _run_rows(tree, xs, run))
@@ -163,7 +185,7 @@ def inward(tree: Tree, f: Callable[[Rows, Rows], tuple[Rows, Rows]], zero: Rows,
     for run in reversed(tree.runs):
         if len(run) == 1:
             (d,) = run
-            message, value = f(total, rows(xs, tree.levels[d]))
+            message, value = _over_level(f, total, rows(xs, tree.levels[d]))
         else:
             message, stacked = jax.lax.scan(f, total, _run_rows(tree, xs, run), reverse=True)
             value = _flat_rows(stacked)

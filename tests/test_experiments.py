@@ -104,12 +104,28 @@ def test_contact_on_robot_files_is_timed_beside_mujoco():
     assert [claim["wanted"] for claim in found["claims"]] == [2.0, 2.0]
 
 
+def test_piles_of_boxes_are_timed_beside_mujoco():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    found = importlib.import_module("contact_stacks").main(["--quick"])
+    assert all(row["steps solved"] == row["steps"] for row in found["steps"])
+    assert max(row["most pushing"] for row in found["steps"]) >= 8
+    assert [claim["wanted"] for claim in found["claims"]] == [1.0, 1.0, 30.0]
+
+
 @needs_models
 def test_contact_is_timed_beside_mujoco():
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     rows = importlib.import_module("contact_speed").main(["--quick"])
     assert {row["name"].split(",")[0].split()[0] for row in rows} == {"knuckle", "MuJoCo"}
     assert all(row["us"] > 0 for row in rows)
+
+
+def test_contacts_that_push_are_timed_beside_mujoco():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    found = importlib.import_module("contact_active").main(["--quick"])
+    assert [row["most pushing"] for row in found["rows"]] == [1, 4, 1, 4]
+    assert all(row["solved"] and row["times"] > 0 for row in found["rows"])
+    assert [set(claim) for claim in found["claims"]] == [{"what", "measured", "wanted", "holds"}] * 4
 
 
 def test_solvers_of_contact_are_timed_side_by_side():

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle import spatial
+from knuckle.contact.laws import over_blocks
 from knuckle.contact.vertices import corners_of
 from knuckle.kinematics import Articulation, Poses, link_velocities
 from knuckle.model.geometry import SCALES, Geometry
@@ -30,12 +31,14 @@ class Box(NamedTuple):
     @property
     def radius(self) -> Float[Array, " shape"]:
         """Of the ball about its centre that holds it."""
-        return jnp.sqrt(spatial.dot(self.half, self.half))
+        with jax.ensure_compile_time_eval():
+            return jnp.sqrt(spatial.dot(self.half, self.half))
 
 
 def bounding_boxes(geometry: Geometry, shapes: list[int]) -> Box:
     """Of shapes but planes, whose box has no size."""
-    size = rows(jnp.asarray(geometry.size), np.array(shapes, int))
+    with jax.ensure_compile_time_eval():
+        size = rows(jnp.asarray(geometry.size), np.array(shapes, int))
     center, half, by_size = (np.zeros((len(shapes), *width)) for width in ((3,), (3,), (3, 3)))
     for k, shape in enumerate(shapes):
         kind = geometry.kind[shape]
@@ -44,8 +47,9 @@ def bounding_boxes(geometry: Geometry, shapes: list[int]) -> Box:
             center[k], half[k] = 0.5 * (corners.min(axis=0) + corners.max(axis=0)), 0.5 * np.ptp(corners, axis=0)
         else:
             by_size[k] = _HALF_LENGTHS[kind]
-    own = spatial.apply(jnp.asarray(by_size, size.dtype), size)
-    return Box(jnp.asarray(center, size.dtype) * size, own + jnp.asarray(half, size.dtype) * jnp.abs(size))
+    with jax.ensure_compile_time_eval():
+        own = spatial.apply(jnp.asarray(by_size, size.dtype), size)
+        return Box(jnp.asarray(center, size.dtype) * size, own + jnp.asarray(half, size.dtype) * jnp.abs(size))
 
 
 _HALF_LENGTHS = {  # by sizes
@@ -61,14 +65,29 @@ _HALF_LENGTHS = {  # by sizes
 def clearance(geometry: Geometry, a: tuple[list[int], Poses], b: tuple[list[int], Poses]) -> Float[Array, " pair"]:
     """A lower bound of the gap of each pair, without derivative [m]; the second shape may be a plane."""
     (box_a, at_a), (box_b, at_b) = ((bounding_boxes(geometry, shapes), at) for shapes, at in (a, b))
-    center_a, center_b = (
-        at.position + spatial.apply(at.rotation, box.center) for box, at in ((box_a, at_a), (box_b, at_b))
-    )
-    apart, normal = center_a - center_b, at_b.rotation[:, :, 2]
-    between = jnp.sqrt(spatial.dot(apart, apart)) - box_a.radius - box_b.radius
-    lowest = spatial.dot(jnp.abs(spatial.apply_transpose(at_a.rotation, normal)), box_a.half)
+
+    def centers(a: Poses, center_a, b: Poses, center_b) -> Float[Array, "pair 3"]:
+        """From those of b to those of a."""
+        ends = (at.position + spatial.apply(at.rotation, center) for at, center in ((a, center_a), (b, center_b)))
+        return jnp.subtract(*ends)
+
+    def over_planes(a: Poses, center_a, half_a, b: Poses, center_b) -> Float[Array, " pair"]:
+        normal = b.rotation[:, :, 2]
+        lowest = spatial.dot(jnp.abs(spatial.apply_transpose(a.rotation, normal)), half_a)
+        return spatial.dot(normal, centers(a, center_a, b, center_b)) - lowest
+
+    def between_balls(a: Poses, center_a, radius_a, b: Poses, center_b, radius_b) -> Float[Array, " pair"]:
+        apart = centers(a, center_a, b, center_b)
+        return jnp.sqrt(spatial.dot(apart, apart)) - radius_a - radius_b
+
     is_plane = np.array([geometry.kind[shape] == "plane" for shape in b[0]])
-    return jax.lax.stop_gradient(jnp.where(is_plane, spatial.dot(normal, apart) - lowest, between))
+    found = []
+    if is_plane.any():
+        found.append(over_blocks(over_planes, at_a, box_a.center, box_a.half, at_b, box_b.center))
+    if not is_plane.all():
+        ends = at_a, box_a.center, box_a.radius, at_b, box_b.center, box_b.radius
+        found.append(over_blocks(between_balls, *ends))
+    return jax.lax.stop_gradient(found[0] if len(found) == 1 else jnp.where(is_plane, *found))
 
 
 def fastest(model: Model, body: Articulation, v: Float[Array, " dof"]) -> Float[Array, ""]:

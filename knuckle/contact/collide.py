@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 from knuckle import spatial
 from knuckle.contact.bounds import clearance
 from knuckle.contact.convex import convex_convex
+from knuckle.contact.laws import over_blocks
 from knuckle.contact.narrow import HULL_PLANE, TESTS, Kinds, kinds_of, shape_name
 from knuckle.contact.pairs import Pair
 from knuckle.contact.shapes_hull import SLOTS, hull_plane, place_hulls
@@ -155,16 +156,22 @@ def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Pos
     """Poses in the world of the shapes that are named by number."""
     geometry = model.geometry
     index = np.array(shapes, int)
-    R_LS = spatial.rotation_of_quaternion(rows(jnp.asarray(geometry.rotation), index))
-    p_LS = rows(jnp.asarray(geometry.position), index)
     links = np.array(geometry.link, int)[index]
-    if not np.any(links >= 0):
-        return Poses(R_LS, p_LS)
-    world = poses(model, q)
-    ground = jnp.eye(3, dtype=p_LS.dtype)[None], jnp.zeros((1, 3), p_LS.dtype)
-    carriers = (jnp.concatenate([a, w]) if np.any(links < 0) else a for a, w in zip(world, ground, strict=True))
-    R_WL, p_WL = (rows(a, np.where(links < 0, len(model.topology.parent), links)) for a in carriers)
-    return Poses(spatial.compose(R_WL, R_LS), p_WL + spatial.apply(R_WL, p_LS))
+    still, moving = np.flatnonzero(links < 0), np.flatnonzero(links >= 0)
+    with jax.ensure_compile_time_eval():  # what does not move is a constant, unless it is traced
+        own = Poses(
+            spatial.rotation_of_quaternion(rows(jnp.asarray(geometry.rotation), index)),
+            rows(jnp.asarray(geometry.position), index),
+        )
+        fixed, (R_LS, p_LS) = rows(own, still), rows(own, moving)
+    if not len(moving):
+        return fixed
+    R_WL, p_WL = rows(poses(model, q), links[moving])
+    carried = Poses(spatial.compose(R_WL, R_LS), p_WL + spatial.apply(R_WL, p_LS))
+    if not len(still):
+        return carried
+    placed = jax.tree.map(lambda *parts: jnp.concatenate(parts), fixed, carried)
+    return rows(placed, np.argsort(np.concatenate([still, moving])))
 
 
 def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> Contacts:
@@ -199,7 +206,11 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
 def _at_shapes_where_empty(gap, point, group: Group, counts: list[int], placed: Poses, used: list[int]):
     """Points of slots that hold none lie between the shapes: far away, a turning body would bring them to contact."""
     ends = (rows(placed.position, np.searchsorted(used, np.repeat(shapes, counts))) for shapes in (group.a, group.b))
-    return jnp.where((gap >= INACTIVE_GAP)[:, None], 0.5 * sum(ends), point)
+    return over_blocks(_between_where_empty, gap, point, *ends)
+
+
+def _between_where_empty(gap, point, a, b):
+    return jnp.where((gap >= INACTIVE_GAP)[:, None], 0.5 * (a + b), point)
 
 
 def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> tuple[Touch, list[int]]:

@@ -9,14 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from knuckle import spatial
 from knuckle.contact.coupling import Coupling, Layout, RowSpace
+from knuckle.contact.coupling_graph import GraphSpace, Points, point_motion
 from knuckle.contact.coupling_joint import JointSpace
 from knuckle.contact.coupling_tree import TreeSpace
+from knuckle.contact.laws import over_blocks
 from knuckle.contact.rows import Jacobian, world_axes
 from knuckle.contact.turning import turning_motion
 from knuckle.dynamics.aba import Factor, factor_mass_matrix
 from knuckle.dynamics.crba import mass_matrix
+from knuckle.kinematics import Poses
 from knuckle.model.model import Model
 from knuckle.tree import rows
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from knuckle.contact.resolve import Scene
 
 FEW_ROWS = 16  # up to here a matrix of all rows is cheapest
+FEW_JOINTS = 24  # up to here a dense matrix over the degrees of freedom, if links touch each other
 
 
 def couple(heavy: Model, scene: Scene, *, as_matrix: bool = False) -> Coupling:
@@ -35,18 +38,21 @@ def couple(heavy: Model, scene: Scene, *, as_matrix: bool = False) -> Coupling:
     if count > FEW_ROWS and not as_matrix:
         if fits_tree(scene):
             return _on_tree(heavy, scene, factor)
+        if heavy.nv > FEW_JOINTS and not scene.ties.block and not scene.present.balls:
+            return _on_graph(heavy, scene, factor)
         if count > heavy.nv:
-            return JointSpace.of(layout, dofs, factor, *_held(heavy, mass_matrix(heavy, body), all_rows(heavy, scene)))
+            mass, contact, joint = _held(heavy, mass_matrix(heavy, body), *_rows_apart(heavy, scene))
+            return JointSpace(contact, joint, mass, factor, layout, dofs)
     return RowSpace.of(layout, dofs, factor, all_rows(heavy, scene))
 
 
-def _held(heavy: Model, mass: Float[Array, "dof dof"], J: Jacobian) -> tuple[Float[Array, "dof dof"], Jacobian]:
+def _held(heavy: Model, mass: Float[Array, "dof dof"], *rows: Float[Array, "... dof"]) -> tuple[Array, ...]:
     """The mass matrix and rows that let impulses move no joint that follows a path."""
     if not heavy.topology.prescribed:
-        return mass, J
+        return mass, *rows
     moves = ~heavy.topology.is_prescribed
     own = jnp.where(moves[:, None] & moves[None, :], mass, jnp.diag(jnp.diagonal(mass)))
-    return own, jnp.where(moves[None, :], J, jnp.zeros_like(J))
+    return own, *(jnp.where(moves.reshape((1,) * (J.ndim - 1) + (-1,)), J, jnp.zeros_like(J)) for J in rows)
 
 
 def _layout(scene: Scene) -> Layout:
@@ -58,11 +64,16 @@ def _layout(scene: Scene) -> Layout:
 
 def all_rows(heavy: Model, scene: Scene) -> Jacobian:
     """Velocities of all rows that are solved per joint speed, without derivative."""
+    contact, joint = _rows_apart(heavy, scene)
+    return jnp.concatenate([contact.reshape(-1, heavy.nv), joint])
+
+
+def _rows_apart(heavy: Model, scene: Scene) -> tuple[Float[Array, "near axis dof"], Jacobian]:
+    """Those of the contacts, and the others."""
     model, body, contacts, J_joint = jax.lax.stop_gradient((heavy, scene.body, scene.contacts, scene.J_joint))
     frame, turning, picked = jax.lax.stop_gradient((scene.frame, scene.turning, scene.picked_frame))
     fixed = scene._replace(body=body, contacts=contacts, frame=frame, turning=turning, picked_frame=picked)
-    contact = fixed.jacobian(model, world_axes(model, body))
-    return jnp.concatenate([contact.reshape(-1, model.nv), J_joint])
+    return fixed.jacobian(model, world_axes(model, body)), J_joint
 
 
 def fits_tree(scene: Scene) -> bool:
@@ -81,15 +92,20 @@ def _on_tree(heavy: Model, scene: Scene, factor: Factor) -> TreeSpace:
     moving = np.maximum(scene.contacts.link_a, scene.contacts.link_b).astype(int)
     sign = np.where(np.array(scene.contacts.link_a, int) >= 0, 1.0, -1.0)
     roots, index = topology.links.root_of[moving], near.index
+    one_root = len(topology.links.roots) == 1
     R, p = (
-        rows(body.root, roots)
-        if index is None
+        rows(body.root, np.zeros(1, int) if one_root else roots)
+        if one_root or index is None
         else (x[near.pick(jnp.asarray(roots.astype(np.int32)))] for x in body.root)
     )
-    forwards = jnp.asarray(near.pick_fixed(sign, frame.dtype))[:, None, None]
-    X = _point_motion(R, p, point, frame * forwards)
+    forwards = jnp.asarray(near.pick_fixed(sign, frame.dtype))
+    if one_root:
+        X = over_blocks(lambda *at: _signed_motion(R, p, *at), point, frame, forwards)
+        R = jnp.broadcast_to(R, (len(point), 3, 3))
+    else:
+        X = over_blocks(_signed_motion, R, p, point, frame, forwards)
     if scene.turning is not None:
-        turning = near.pick(jax.lax.stop_gradient(scene.turning)) * forwards
+        turning = near.pick(jax.lax.stop_gradient(scene.turning)) * forwards[:, None, None]
         X = jnp.concatenate([X, turning_motion(R, turning)], axis=1)
     carrier = (topology.v_stop - 1)[moving]
     inertia = rows(body.inertia, topology.dof_link)
@@ -106,13 +122,26 @@ def _on_tree(heavy: Model, scene: Scene, factor: Factor) -> TreeSpace:
     )
 
 
-def _point_motion(
-    R: Float[Array, "contact 3 3"],
-    p: Float[Array, "contact 3"],
-    point: Float[Array, "contact 3"],
-    frame: Float[Array, "contact axis 3"],
-) -> Float[Array, "contact axis 6"]:
-    """Velocity of points along the axes of their frames per spatial velocity of their links, in frames R, p."""
-    axes = spatial.compose(frame, R)
-    arm = jnp.broadcast_to(spatial.apply_transpose(R, point - p)[:, None], axes.shape)
-    return jnp.concatenate([spatial.cross(arm, axes), axes], axis=2)
+def _signed_motion(R, p, point, frame, sign: Float[Array, " contact"]) -> Float[Array, "contact axis 6"]:
+    return point_motion(R, p, point, frame * sign[:, None, None])
+
+
+def _on_graph(heavy: Model, scene: Scene, factor: Factor) -> GraphSpace:
+    topology, near, world = heavy.topology, scene.near, len(heavy.topology.parent)
+    armature, body, point, frame, turning = jax.lax.stop_gradient(
+        (jnp.asarray(heavy.armature), scene.body, near.pick(scene.contacts.point), scene.near_frame, scene.turning)
+    )
+    links = np.array([scene.contacts.link_a, scene.contacts.link_b], int).T
+    link = near.pick(jnp.asarray(np.where(links < 0, world, links).astype(np.int32)))
+    R, p = rows(body.root, topology.links.root_of)
+    root = np.append(topology.links.root_of, -1)[links]
+    return GraphSpace(
+        points=Points(link, point, frame, None if turning is None else near.pick(turning)),
+        root=Poses(*(jnp.concatenate([x, jnp.zeros_like(x[:1])]) for x in (R, p))),
+        factor=factor,
+        inertia=body.inertia,
+        armature=armature,
+        joints=tuple(own for own in (scene.present.limited, scene.present.rubbing) if own),
+        topology=topology,
+        within_trees=bool(np.any((root[:, 0] == root[:, 1]) & (links.min(axis=1) >= 0))),
+    )

@@ -54,21 +54,7 @@ class TreeSpace(Coupling):
         return over_blocks(diagonal_at, self.X, self.pick(L)), *self.of_joints(joint)
 
     def inverse_inertias(self) -> tuple[Float[Array, "dof 6 6"], Float[Array, " dof"]]:
-        """What the links that each degree of freedom moves, and the joints themselves, show to an impulse."""
-        S, U, D_inverse = self.factor
-
-        def from_parent(above, node):
-            """The inverse inertia that the link of a degree of freedom shows, and the joint's own."""
-            L, _ = above
-            S, U, D_inverse = node
-            LU = spatial.apply(L, U) * D_inverse[:, None]
-            own = D_inverse + spatial.dot(U, LU) * D_inverse
-            w = LU - 0.5 * own[:, None] * S
-            return L - (spatial.outer(S, w) + spatial.outer(w, S)), own
-
-        roots = len(self.dofs.roots)
-        still = jnp.zeros((roots, 6, 6), S.dtype), jnp.zeros(roots, S.dtype)
-        return outward(self.dofs, from_parent, still, (S, U, D_inverse))
+        return inverse_inertias(self.dofs, self.factor)
 
     def solve(self, slopes, R, rhs):
         contact, *joints = parts = springs(slopes, R, rhs)
@@ -90,14 +76,10 @@ class TreeSpace(Coupling):
         return jnp.zeros((count, *per_contact.shape[1:]), per_contact.dtype).at[self.carrier].add(per_contact)
 
     def of_joints(self, per_dof: Float[Array, " dof"]) -> Rows:
-        return tuple(rows(per_dof, np.array(own, int))[:, None] for own in self.joints)
+        return rows_of_joints(self.joints, per_dof)
 
     def onto_joints(self, parts) -> Float[Array, " dof"]:
-        """Sums over the rows of each joint."""
-        total, count = jnp.zeros(len(self.dofs.parent), self.X.dtype), len(self.dofs.parent)
-        for own, part in zip(self.joints, parts, strict=True):
-            total = total + sum_rows(part[:, 0], np.array(own, int), count)
-        return total
+        return onto_joints(self.joints, jnp.zeros(len(self.dofs.parent), self.X.dtype), parts)
 
     def _rows(self, motion: Motion) -> Rows:
         """Velocities of the rows."""
@@ -126,6 +108,35 @@ class TreeSpace(Coupling):
 
         zero, nodes = jnp.zeros((6, 6), S.dtype), (S, self.inertia + on_links, self.armature + on_joints)
         return inward(self.dofs, eliminate, zero, nodes)[1]
+
+
+def inverse_inertias(dofs: Tree, factor: Factor) -> tuple[Float[Array, "dof 6 6"], Float[Array, " dof"]]:
+    """What the links that each degree of freedom moves, and the joints themselves, show to an impulse."""
+
+    def from_parent(above, node):
+        """The inverse inertia that the link of a degree of freedom shows, and the joint's own."""
+        L, _ = above
+        S, U, D_inverse = node
+        LU = spatial.apply(L, U) * D_inverse[:, None]
+        own = D_inverse + spatial.dot(U, LU) * D_inverse
+        w = LU - 0.5 * own[:, None] * S
+        return L - (spatial.outer(S, w) + spatial.outer(w, S)), own
+
+    roots, dtype = len(dofs.roots), factor.S.dtype
+    still = jnp.zeros((roots, 6, 6), dtype), jnp.zeros(roots, dtype)
+    return outward(dofs, from_parent, still, tuple(factor))
+
+
+def rows_of_joints(joints: tuple[tuple[int, ...], ...], per_dof: Float[Array, " dof"]) -> Rows:
+    """What the degrees of freedom of rows have, law by law."""
+    return tuple(rows(per_dof, np.array(own, int))[:, None] for own in joints)
+
+
+def onto_joints(joints: tuple[tuple[int, ...], ...], total: Float[Array, " dof"], parts) -> Float[Array, " dof"]:
+    """With the sums over the rows of each joint."""
+    for own, part in zip(joints, parts, strict=True):
+        total = total + sum_rows(part[:, 0], np.array(own, int), len(total))
+    return total
 
 
 def stiffness_at_link(X: Maps, K: Float[Array, "contact axis axis"]) -> Float[Array, "contact 6 6"]:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from knuckle.contact.constraints import beyond_touching
 from knuckle.contact.gauss_seidel import GaussSeidel
-from knuckle.contact.laws import Coulomb, Law, Pyramid
+from knuckle.contact.laws import Coulomb, Law, Pyramid, over_blocks
 from knuckle.contact.laws_smooth import Relaxed
 from knuckle.contact.newton import Newton
 from knuckle.contact.numbers import check_count, check_range
@@ -130,8 +130,14 @@ class Impulse(ContactModel):
     def _targets(self, model: Model, scene: Scene, qd: Vec, v_free: Vec, dt: Time) -> Targets:
         gap = scene.contacts.gap
         share = dt * self.beta**2 / jnp.maximum(dt * self.beta**2 + 2 * self.alpha, 1e-300)
-        kept_apart = -(share * gap + (1 - share) * beyond_touching(gap)) / dt
-        kept_apart = jnp.minimum(kept_apart, self.recovery_speed)
+
+        def speed(gap, share, most):
+            return jnp.minimum(-(share * gap + (1 - share) * beyond_touching(gap)) / dt, most)
+
+        if all(np.ndim(x) == 0 for x in (share, self.recovery_speed)):
+            kept_apart = over_blocks(lambda gap: speed(gap, share, self.recovery_speed), gap)
+        else:
+            kept_apart = speed(gap, share, self.recovery_speed)
         if not isinstance(self.restitution, Tracer) and not np.any(np.asarray(self.restitution)):
             return Targets(kept_apart)  # what follows gives the same: it is left out for speed
         e = each_contact(self.restitution, scene)

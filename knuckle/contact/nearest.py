@@ -21,17 +21,17 @@ class Nearest(NamedTuple):
         return contacts if self.index is None else len(self.index)
 
     def pick(self, per_contact: Float[Array, "contact ..."]) -> Float[Array, "near ..."]:
-        return per_contact if self.index is None else per_contact[self.index]
+        return per_contact if self.index is None else jnp.take(per_contact, self.index, axis=0, mode="clip")
 
     def pick_fixed(self, table: np.ndarray, dtype) -> Array | np.ndarray:
         """Rows of a constant table; if all contacts are solved, still a constant."""
         table = table.astype(dtype)
-        return table if self.index is None else jnp.asarray(table)[self.index]
+        return table if self.index is None else jnp.take(jnp.asarray(table), self.index, axis=0, mode="clip")
 
     def put_back(self, picked: Float[Array, "near axis"], count: int) -> Float[Array, "contact axis"]:
         if self.index is None:
             return picked
-        return jnp.zeros((count, picked.shape[1]), picked.dtype).at[self.index].set(picked)
+        return jnp.zeros((count, picked.shape[1]), picked.dtype).at[self.index].set(picked, mode="clip")
 
     def any_left_out(self, marks: Bool[Array, " contact"]) -> Bool[Array, ""]:
         """Whether a contact that was left out is marked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,13 +13,14 @@ from jaxtyping import Array, Float, Int
 
 from knuckle import spatial
 from knuckle.contact.collide import Contacts
+from knuckle.contact.laws import over_blocks
 from knuckle.contact.nearest import Nearest
 from knuckle.contact.planar import ACROSS, MotionPlane
 from knuckle.dynamics.aba import Factor, aba, half_solve, solve_mass_matrix
-from knuckle.kinematics import Articulation, Poses, link_velocities
+from knuckle.kinematics import Articulation, link_velocities
 from knuckle.model.joints import plane_axes
 from knuckle.model.model import Model
-from knuckle.tree import Tree, rows, sum_rows
+from knuckle.tree import Tree, add_rows, rows
 
 Vec = Float[Array | np.ndarray, " n"]
 Jacobian = Float[Array, "row dof"]
@@ -64,8 +66,12 @@ def contact_jacobian(
 ) -> Float[Array, "near axis dof"]:
     """Velocity of a's point against b's, along the axes of its frame, per unit joint speed, of the nearest contacts."""
     sign = near.pick_fixed(moved_by(model, contacts.link_a) - moved_by(model, contacts.link_b), contacts.gap.dtype)
-    velocity = point_velocities(axes, sign, near.pick(contacts.point))
-    return jnp.sum(frames[:, :, None, :] * velocity[:, None, :, :], axis=-1)
+
+    def along_frames(sign, point, frames) -> Float[Array, "near axis dof"]:
+        velocity = point_velocities(axes, sign, point)
+        return jnp.sum(frames[:, :, None, :] * velocity[:, None, :, :], axis=-1)
+
+    return over_blocks(along_frames, sign, near.pick(contacts.point), frames)
 
 
 def point_velocities(
@@ -102,29 +108,33 @@ def response(dofs: Tree, factor: Factor, J: Jacobian, impulse: Vec) -> Vec:
 
 def inverse_masses(model: Model, contacts: Contacts) -> Float[Array, " contact"]:
     """Sum over both sides of 1 / (mass of the link and what hangs on it) [1/kg]: the same at all coordinates."""
-    carries = model.topology.links.ancestors.astype(float)
-    own = jnp.asarray(model.inertia.mass)
-    mass = jnp.sum(jnp.asarray(carries, own.dtype) * own[None, :], axis=1)
-    heavy = mass > 0
-    inverse = jnp.where(heavy, 1 / jnp.where(heavy, mass, 1.0), 0.0)
-    if model.topology.prescribed:
-        inverse = jnp.where(model.topology.is_driven, jnp.zeros_like(inverse), inverse)
-    inverse = jnp.concatenate([inverse, jnp.zeros(1, inverse.dtype)])
-    return inverse[np.array(contacts.link_a, int)] + inverse[np.array(contacts.link_b, int)]
+    with jax.ensure_compile_time_eval():
+        carries = model.topology.links.ancestors.astype(float)
+        own = jnp.asarray(model.inertia.mass)
+        mass = jnp.sum(jnp.asarray(carries, own.dtype) * own[None, :], axis=1)
+        heavy = mass > 0
+        inverse = jnp.where(heavy, 1 / jnp.where(heavy, mass, 1.0), 0.0)
+        if model.topology.prescribed:
+            inverse = jnp.where(model.topology.is_driven, jnp.zeros_like(inverse), inverse)
+        inverse = jnp.concatenate([inverse, jnp.zeros(1, inverse.dtype)])
+        return inverse[np.array(contacts.link_a, int)] + inverse[np.array(contacts.link_b, int)]
 
 
 def point_speeds(
     model: Model, body: Articulation, contacts: Contacts, frames: Float[Array, "contact axis 3"], qd: Vec
 ) -> Float[Array, "contact axis"]:
     """Velocity of a's point against b's along the axes of its frame: J qd, by the velocities of the links."""
-    carried = carried_sides(model, contacts, body)
-    R, p = carried.root
-    moving = rows(link_velocities(model, body.axes, qd), carried.link)
-    angular, linear = spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:])
-    point = rows(contacts.point, carried.contact)
-    velocity = jnp.asarray(carried.sign, p.dtype)[:, None] * (linear + spatial.cross(angular, point - p))
-    relative = sum_rows(velocity, carried.contact, len(contacts))
-    return spatial.apply(frames, relative)
+    carried = carried_sides(contacts)
+
+    def of_sides(R, p, moving, point, sign) -> Float[Array, "side 3"]:
+        angular, linear = spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:])
+        return sign[:, None] * (linear + spatial.cross(angular, point - p))
+
+    moving, point = rows(link_velocities(model, body.axes, qd), carried.link), rows(contacts.point, carried.contact)
+    velocity = over_sides(of_sides, model, body, carried.link, moving, point, jnp.asarray(carried.sign, point.dtype))
+    if not np.array_equal(carried.contact, np.arange(len(contacts))):
+        velocity = add_rows(velocity, carried.contact, len(contacts))
+    return over_blocks(spatial.apply, frames, velocity)
 
 
 def point_wrenches(
@@ -135,13 +145,25 @@ def point_wrenches(
     impulse: Float[Array, "contact axis"],
 ) -> Float[Array, "link 6"]:
     """What impulses at the contacts are to the links: [torque; force] about each link's origin, world axes."""
-    carried = carried_sides(model, contacts, body)
-    R, p = carried.root
-    pull = rows(spatial.apply_transpose(frames, impulse), carried.contact)
-    force = jnp.asarray(carried.sign, p.dtype)[:, None] * pull
-    origin = p + spatial.apply(R, rows(body.in_root.position, carried.link))
-    torque = spatial.cross(rows(contacts.point, carried.contact) - origin, force)
-    return sum_rows(jnp.concatenate([torque, force], axis=1), carried.link, len(model.topology.parent))
+    carried = carried_sides(contacts)
+
+    def of_sides(R, p, at, point, pull, sign) -> Float[Array, "side 6"]:
+        force = sign[:, None] * pull
+        return jnp.concatenate([spatial.cross(point - (p + spatial.apply(R, at)), force), force], axis=1)
+
+    pull = rows(over_blocks(spatial.apply_transpose, frames, impulse), carried.contact)
+    at, point = rows(body.in_root.position, carried.link), rows(contacts.point, carried.contact)
+    sign = jnp.asarray(carried.sign, point.dtype)
+    wrench = over_sides(of_sides, model, body, carried.link, at, point, pull, sign)
+    return add_rows(wrench, carried.link, len(model.topology.parent))
+
+
+def over_sides(function: Callable, model: Model, body: Articulation, link: np.ndarray, *arguments: Array) -> Array:
+    """`function(R, p, *arguments)` over lanes, where R, p is the pose of the root of each link."""
+    roots = model.topology.links
+    if len(roots.roots) == 1:
+        return over_blocks(lambda *own: function(*body.root, *own), *arguments)
+    return over_blocks(function, *rows(body.root, roots.root_of[link]), *arguments)
 
 
 class PickedSides(NamedTuple):
@@ -168,11 +190,17 @@ def picked_speeds(
     """`point_speeds` of contacts that were picked at run time."""
     R, p = rows(body.root, model.topology.links.root_of)
     moving = link_velocities(model, body.axes, qd)
-    angular, linear, p = (
-        jnp.pad(x, ((0, 1), (0, 0))) for x in (spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:]), p)
-    )
-    of_a, of_b = (linear[side] + spatial.cross(angular[side], point - p[side]) for side in sides)
-    return spatial.apply(frames, of_a - of_b)
+    at_links = jnp.concatenate([spatial.apply(R, moving[:, :3]), spatial.apply(R, moving[:, 3:]), p], axis=1)
+    at_links = jnp.pad(at_links, ((0, 1), (0, 0)))
+
+    def velocity(sides: PickedSides, point: Float[Array, "near 3"], frames: Float[Array, "near axis 3"]):
+        of_sides = []
+        for side in sides:
+            angular, linear, p = jnp.split(jnp.take(at_links, side, axis=0, mode="clip"), 3, axis=1)
+            of_sides.append(linear + spatial.cross(angular, point - p))
+        return spatial.apply(frames, of_sides[0] - of_sides[1])
+
+    return over_blocks(velocity, sides, point, frames)
 
 
 def picked_wrenches(
@@ -186,12 +214,18 @@ def picked_wrenches(
     """`point_wrenches` of contacts that were picked at run time."""
     R, p = rows(body.root, model.topology.links.root_of)
     origin = jnp.pad(p + spatial.apply(R, body.in_root.position), ((0, 1), (0, 0)))
-    force = spatial.apply_transpose(frames, impulse)
-    total = jnp.zeros((len(origin), 6), force.dtype)
-    for side, own in ((sides.a, force), (sides.b, -force)):
-        torque = spatial.cross(point - origin[side], own)
-        total = total.at[side].add(jnp.concatenate([torque, own], axis=1))
-    return total[:-1]
+
+    def wrenches(sides: PickedSides, point, frames, impulse) -> Float[Array, "near side 6"]:
+        parts = []
+        for side, sign in zip(sides, (1.0, -1.0), strict=True):
+            force = sign * spatial.apply_transpose(frames, impulse)
+            arm = point - jnp.take(origin, side, axis=0, mode="clip")
+            parts.append(jnp.concatenate([spatial.cross(arm, force), force], axis=1))
+        return jnp.stack(parts, axis=1)
+
+    total = jnp.zeros((len(origin), 6), impulse.dtype)
+    both = over_blocks(wrenches, sides, point, frames, impulse)
+    return total.at[jnp.stack(sides, axis=1)].add(both, mode="clip")[:-1]
 
 
 class Carried(NamedTuple):
@@ -200,15 +234,13 @@ class Carried(NamedTuple):
     contact: np.ndarray
     link: np.ndarray
     sign: np.ndarray
-    root: Poses
 
 
-def carried_sides(model: Model, contacts: Contacts, body: Articulation) -> Carried:
-    sides = [(k, link, 1.0) for k, link in enumerate(contacts.link_a)]
-    sides += [(k, link, -1.0) for k, link in enumerate(contacts.link_b)]
+def carried_sides(contacts: Contacts) -> Carried:
+    links = zip(contacts.link_a, contacts.link_b, strict=True)
+    sides = [(k, link, sign) for k, ends in enumerate(links) for link, sign in zip(ends, (1.0, -1.0), strict=True)]
     contact, link, sign = (np.array([side[i] for side in sides if side[1] >= 0]) for i in range(3))
-    link = link.astype(int)
-    return Carried(contact.astype(int), link, sign, rows(body.root, model.topology.links.root_of[link]))
+    return Carried(contact.astype(int), link.astype(int), sign)
 
 
 def change_of_velocity(model: Model, q: Vec, wrench: Float[Array, "link 6"]) -> Vec:

@@ -18,14 +18,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from knuckle import spatial
 from knuckle.contact.coupling import Rows, inverse_and_stiffness, joined
-from knuckle.contact.coupling_tree import Motion, TreeSpace, diagonal_at, stiffness_at_link, swept
 from knuckle.contact.laws import Blocks, Coulomb, Law, Pyramid, Scale, over_blocks
+from knuckle.contact.packed_space import GROUP, Moved, PackedSpace, has_packed_space, packed_space
 from knuckle.contact.progress import Choice, Progress, choose, first_progress, rounding_of
 from knuckle.contact.system import LEAST_SOFTNESS, System, Vec, plus
 
-GROUP = 8  # contacts of one turn of a loop
 FEWEST = 16  # contacts that are worth packing
-LEAST_SLOTS, LEAST_ROWS = 40, 11  # native code keeps arrays of these sizes in memory
+LEAST_SLOTS = 40  # native code keeps arrays of this size in memory
 SAFETY, LEAST_SPEED = 2.0, 0.1  # contacts are left out that open faster than this [m/s] and SAFETY times what closes
 
 
@@ -33,7 +32,7 @@ class Contact(NamedTuple):
     """What the search has to know of a contact."""
 
     law: Law
-    X: Float[Array, "axis 6"]
+    X: Float[Array, "side axis width"]
     R: Float[Array, " axis"]
     b: Float[Array, " axis"]
     own: Float[Array, " axis"]  # velocity per impulse of each row
@@ -64,6 +63,7 @@ class Kept(NamedTuple):
 class Packed(NamedTuple):
     """The contacts that can push, in slots; the last group may have empty ones."""
 
+    used: Int[Array, ""]
     groups: Int[Array, ""]
     number: Int[Array, " slot"]  # of the contact in each slot
     place: Int[Array, " contact"]  # the slot of each contact
@@ -93,27 +93,26 @@ class _State(NamedTuple):
     contact: Float[Array, "kept axis slot"]
     joint: tuple[Kept, ...]
     progress: Progress
-    lowest: Float[Array, ""]  # velocity at which a contact that is left out opens, under the best impulses [m/s]
+    carrier: Float[Array, "row width"]  # velocities of carriers by the best impulses
 
 
 def can_pack(system: System) -> bool:
     """Whether contacts that are far apart have no part in the solution, and there are enough to leave some out."""
-    coupling = system.coupling
-    if not isinstance(coupling, TreeSpace) or coupling.carrier is not None:
-        return False
-    return type(system.laws[0]) in (Coulomb, Pyramid) and len(coupling.X) >= FEWEST
+    packable = has_packed_space(system.coupling) and type(system.laws[0]) in (Coulomb, Pyramid)
+    return packable and len(system.b[0]) >= FEWEST
 
 
 def search_packed(system: System, start: Vec, *, tolerance: float, most_iterations: int) -> Tried:
     """The best impulses that are found; see `search`."""
-    problem = _Problem(system, start, tolerance, most_iterations)
+    problem = _Problem(system, packed_space(system.coupling), start, tolerance, most_iterations)
     opening = system.b[0][:, 0]
     fast = SAFETY * jnp.max(jnp.maximum(-opening, 0.0)) + LEAST_SPEED
     near = ~(opening > fast) | jnp.any(problem.contact_start != 0, axis=1)
 
     def attempt(last: Tried) -> Tried:
         impulse, found = problem.solve(last.among)
-        again = (found.lowest < -tolerance) & ~jnp.all(last.among)
+        opens = problem.space.opening(found.carrier) + opening
+        again = jnp.any(~last.among & (opens < -tolerance))
         progress = found.progress
         iterations = last.iterations + progress.total
         return Tried(last.among | again, impulse, progress.error, progress.rounding, iterations, again)
@@ -126,40 +125,25 @@ def search_packed(system: System, start: Vec, *, tolerance: float, most_iteratio
 class _Problem:
     """A system in the form that loops over packed contacts need."""
 
-    def __init__(self, system: System, start: Vec, tolerance: float, most_iterations: int):
-        assert isinstance(system.coupling, TreeSpace)
-        self.system, self.coupling = system, system.coupling
+    def __init__(self, system: System, space: PackedSpace, start: Vec, tolerance: float, most_iterations: int):
+        self.system, self.space = system, space
         self.tolerance, self.most_iterations = tolerance, most_iterations
         self.contact_start, *joint_start = system.split(start)
         self.joint_start = tuple(joint_start)
         self.laws, self.R, self.b = system.laws[1:], system.R[1:], system.b[1:]
         self.count, self.axes = self.contact_start.shape
         self.slots = max(-(-self.count // GROUP) * GROUP, LEAST_SLOTS)
-        self.carriers, row = np.unique(self.coupling.fixed_carrier, return_inverse=True)
-        self.row_of = jnp.asarray(row.reshape(-1).astype(np.int32))
-        L, joint = self.coupling.inverse_inertias()
-        self.L = self._at_carriers(L)
-        own = self.coupling.of_joints(joint)
-        self.scales = [jnp.mean(part, axis=1) for part in plus(own, self.R)]
+        self.scales = [jnp.mean(part, axis=1) for part in plus(space.joint_own(), self.R)]
         shapes = jax.eval_shape(self._contact, jnp.zeros((), jnp.int32))
         flat, self.unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
         self.width = flat.size
 
     # packed contacts
 
-    def _at_carriers(self, per_dof: Float[Array, "dof ..."]) -> Float[Array, "row ..."]:
-        """Of the degrees of freedom that move links with contacts."""
-        picked = per_dof[self.carriers]
-        more = max(LEAST_ROWS - len(picked), 0)
-        return jnp.pad(picked, ((0, more), *((0, 0),) * (picked.ndim - 1)))
-
-    def _on_dofs(self, per_row: Float[Array, "row ..."]) -> Float[Array, "dof ..."]:
-        everywhere = jnp.zeros((len(self.coupling.dofs.parent), *per_row.shape[1:]), per_row.dtype)
-        return everywhere.at[self.carriers].set(per_row[: len(self.carriers)])
-
     def _contact(self, number: Int[Array, ""]) -> Contact:
-        X, R, b, row = (_row(x, number) for x in (self.coupling.X, self.system.R[0], self.system.b[0], self.row_of))
-        own = diagonal_at(X[None], _row(self.L, row)[None])[0]
+        R, b, row = (_row(x, number) for x in (self.system.R[0], self.system.b[0], self.space.row_of))
+        X = self.space.X_of(number)
+        own = self.space.own(X, row)
         law = jax.tree.map(lambda x: _row(x, number), self.system.laws[0])
         return Contact(law, X, R, b, own + R, jnp.mean(own + R))
 
@@ -185,110 +169,102 @@ class _Problem:
         empty = jnp.zeros((self.width, self.slots), dtype), jnp.zeros((5, self.axes, self.slots), dtype)
         groups = (used + GROUP - 1) // GROUP
         fields, kept = jax.lax.fori_loop(0, groups, turn, empty)
-        return Packed(groups, number, place, fields), kept
+        return Packed(used, groups, number, place, fields), kept
 
-    def _over(self, packed: Packed, function: Callable, arrays: tuple, kept=(), highest=(), sums=()) -> tuple:
-        """`function(contact, row of its link, *arrays)` of each contact: what is kept, maxima, and sums by link."""
+    def _over(self, packed: Packed, function: Callable, arrays: tuple, kept=(), highest=(), sums=(), add=None) -> tuple:
+        """`function(contact, rows of its links, *arrays)` of each contact: what is kept, maxima, and sums by link."""
 
         def one(number, fields, *arrays):
-            row = _row(self.row_of, number)
+            row = _row(self.space.row_of, number)
             return row, function(self.unravel(fields), row, *arrays)
 
         def turn(group, filled):
             row, values = _lanes(one)(*(_cut(x, group) for x in (packed.number, packed.fields, *arrays)))
             put = jax.tree.map(lambda x, part: _put(x, part, group), filled[0], values[0])
             most = jax.tree.map(jnp.maximum, filled[1], values[1])
-            return put, most, jax.tree.map(lambda x, part: x.at[row].add(part, mode="clip"), filled[2], values[2])
+            return put, most, add(filled[2], row, values[2]) if add else ()
 
         kept, highest, sums = jax.lax.fori_loop(0, packed.groups, turn, (kept, highest, sums))
         return kept, jax.tree.map(jnp.max, highest), sums
 
-    def _sums(self, width: int) -> Float[Array, "row width"]:
-        return jnp.zeros((len(self.L), width), self.L.dtype)
+    def _forces(self, packed: Packed, function: Callable, arrays: tuple, kept=()) -> tuple:
+        """`_over` of a function that gives the forces of contacts on their carriers."""
+        space = self.space
+        kept, _, sums = self._over(packed, function, arrays, kept, sums=space.no_force(), add=space.add_force)
+        return kept, space.force(sums)
 
     # the search
 
     def solve(self, among: Bool[Array, " contact"]) -> tuple[Vec, _State]:
         packed, kept = self.pack(among)
+        plan = self.space.plan(packed.number, packed.used)
         found = jax.lax.while_loop(
             lambda at: at.progress.is_unfinished(self.tolerance, self.most_iterations),
-            lambda at: self._advance(packed, at, among),
-            self._first(packed, kept, among),
+            lambda at: self._advance(packed, plan, at),
+            self._first(packed, kept),
         )
         best = jnp.take(found.contact[4], jnp.maximum(packed.place, 0), axis=1, mode="clip").T
         return joined((jnp.where(among[:, None], best, 0.0), *(own.best for own in found.joint))), found
 
-    def _first(self, packed: Packed, kept: Float[Array, "kept axis slot"], among: Bool[Array, " contact"]) -> _State:
+    def _first(self, packed: Packed, kept: Float[Array, "kept axis slot"]) -> _State:
         """Newton steps begin at the start; if they fail, easier problems begin at rest."""
         zero = [jnp.zeros_like(part) for part in self.joint_start]
         joint = tuple(Kept(r, r, z, b, z) for r, z, b in zip(self.joint_start, zero, self.b, strict=True))
 
         def pushes(at: Contact, _, r):
-            return (), (), spatial.apply_transpose(at.X, r)
+            return (), (), _forces_at(at.X, r)
 
         r = kept[0]
-        _, _, force = self._over(packed, pushes, (r,), sums=self._sums(6))
-        motion = self._response(force, self.joint_start)
-        u, joint_u, found = self._measure(packed, kept, r, joint, self.joint_start, motion, jnp.zeros((), r.dtype))
+        _, force = self._forces(packed, pushes, (r,))
+        moved = self.space.response(force, self.joint_start)
+        u, joint_u, found = self._measure(packed, kept, r, joint, self.joint_start, moved, jnp.zeros((), r.dtype))
         at_rest = self._error_at_rest(packed, zero)
         usable = found.error <= at_rest  # false for NaN
         progress = first_progress(jnp.where(usable, found.error, at_rest), jnp.where(usable, found.rounding, 0.0))
         no = jnp.zeros((), bool)
-        first = _State(kept, joint, progress, jnp.full_like(at_rest, jnp.inf))
-        return self._keep(
-            packed, first, Choice(usable, no, no), progress, (r, u), (self.joint_start, joint_u), motion, among
-        )
+        first = _State(kept, joint, progress, jnp.zeros_like(moved.carrier))
+        return self._keep(packed, first, Choice(usable, no, no), progress, (r, u), (self.joint_start, joint_u), moved)
 
-    def _advance(self, packed: Packed, at: _State, among: Bool[Array, " contact"]) -> _State:
+    def _advance(self, packed: Packed, plan, at: _State) -> _State:
         """One Newton step on the problem with A + rho D, whose velocities are u + rho D (r - center)."""
-        rho, coupling = at.progress.rho, self.coupling
+        rho, space = at.progress.rho, self.space
 
         def spring(contact: Contact, _, kept):
             r, u, center, R, scale = (x[None] for x in (*kept[:3], contact.R, contact.scale))
             K, g = (x[0] for x in _spring(_alone(contact.law), r, u, center, R, scale, rho))
-            stiffness = stiffness_at_link(contact.X[None], K[None]).reshape(-1)
-            pushes = jnp.concatenate([stiffness, spatial.apply_transpose(contact.X, g)])
-            return jnp.concatenate([K.reshape(-1), g]), (), pushes
+            return jnp.concatenate([K.reshape(-1), g]), (), space.part(contact.X, K, g)
 
-        blank = jnp.zeros((self.axes * (self.axes + 1), self.slots), rho.dtype)
-        springs, _, sums = self._over(packed, spring, (at.contact,), blank, (), self._sums(42))
         rows = zip(self.laws, at.joint, self.R, self.scales, strict=True)
         own = [
             over_blocks(partial(_spring, rho=rho), law, kept.r, kept.u, kept.center, R, scale)
             for law, kept, R, scale in rows
         ]
-        on_links = self._on_dofs(sums)
-        factors = coupling.sprung(on_links[:, :36].reshape(-1, 6, 6), coupling.onto_joints(K[:, :, 0] for K, _ in own))
-        on_joints = coupling.onto_joints(g for _, g in own)
-        motion = swept(coupling.dofs, coupling.factor.S, *factors, force=on_links[:, 36:], joint_force=on_joints)
-        a = self._at_carriers(motion.link)
+        equations, sums = space.equations(plan, tuple(K[:, :, 0] for K, _ in own))
+        blank = jnp.zeros((self.axes * (self.axes + 1), self.slots), rho.dtype)
+        add = partial(space.add, equations)
+        springs, _, sums = self._over(packed, spring, (at.contact,), blank, (), sums, add)
+        step = space.solve(equations, sums, tuple(g for _, g in own))
 
         def moves(contact: Contact, row, kept, spring):
             K, g = spring[: -self.axes].reshape(self.axes, self.axes), spring[-self.axes :]
-            r = kept[0] + (g - spatial.apply(K, spatial.apply(contact.X, _row(a, row))))
-            return r, (), spatial.apply_transpose(contact.X, r)
+            r = kept[0] + (g - spatial.apply(K, _velocity(contact.X, row, step.carrier)))
+            return r, (), _forces_at(contact.X, r)
 
         blank = jnp.zeros((self.axes, self.slots), rho.dtype)
-        r, _, force = self._over(packed, moves, (at.contact, springs), blank, (), self._sums(6))
+        r, force = self._forces(packed, moves, (at.contact, springs), blank)
         joint_r = tuple(
-            kept.r + (g - K[:, :, 0] * dv)
-            for kept, (K, g), dv in zip(at.joint, own, coupling.of_joints(motion.joint), strict=True)
+            kept.r + (g - K[:, :, 0] * dv) for kept, (K, g), dv in zip(at.joint, own, step.joints, strict=True)
         )
-        motion = self._response(force, joint_r)
-        u, joint_u, found = self._measure(packed, at.contact, r, at.joint, joint_r, motion, rho)
+        moved = space.response(force, joint_r)
+        u, joint_u, found = self._measure(packed, at.contact, r, at.joint, joint_r, moved, rho)
         choice, progress = choose(at.progress, *found, self.tolerance)
-        return self._keep(packed, at, choice, progress, (r, u), (joint_r, joint_u), motion, among)
+        return self._keep(packed, at, choice, progress, (r, u), (joint_r, joint_u), moved)
 
-    def _response(self, force: Float[Array, "row 6"], joint_r: Rows) -> Motion:
-        S, U, D_inverse = self.coupling.factor
-        return swept(self.coupling.dofs, S, U, U, D_inverse, self._on_dofs(force), self.coupling.onto_joints(joint_r))
-
-    def _measure(self, packed: Packed, kept, r, joint: tuple[Kept, ...], joint_r: Rows, motion: Motion, rho):
+    def _measure(self, packed: Packed, kept, r, joint: tuple[Kept, ...], joint_r: Rows, moved: Moved, rho):
         """Velocities of the rows at impulses r, which cause this motion, and the largest residuals."""
-        a = self._at_carriers(motion.link)
 
         def measure(contact: Contact, row, kept, r):
-            u = spatial.apply(contact.X, _row(a, row)) + contact.R * r + contact.b
+            u = _velocity(contact.X, row, moved.carrier) + contact.R * r + contact.b
             errors = _errors(
                 _alone(contact.law), r[None], u[None], kept[2][None], contact.own[None], contact.scale[None], rho
             )
@@ -297,9 +273,7 @@ class _Problem:
         blank, none = jnp.zeros((self.axes, self.slots), rho.dtype), Measured(*[jnp.zeros(GROUP, rho.dtype)] * 3)
         u, found, _ = self._over(packed, measure, (kept, r), blank, none)
         joint_u, parts = [], [found]
-        rows = zip(
-            self.laws, joint, joint_r, self.R, self.b, self.scales, self.coupling.of_joints(motion.joint), strict=True
-        )
+        rows = zip(self.laws, joint, joint_r, self.R, self.b, self.scales, moved.joints, strict=True)
         for law, own, own_r, R, b, scale, v in rows:
 
             def of_blocks(law, r, center, R, b, scale, v):
@@ -318,12 +292,12 @@ class _Problem:
             rows = (x[None] for x in (jnp.zeros_like(contact.b), contact.b, contact.scale))
             return (), jnp.max(jnp.abs(_alone(contact.law).error(*rows))), ()
 
-        _, found, _ = self._over(packed, measure, (), (), jnp.zeros(GROUP, self.L.dtype))
+        _, found, _ = self._over(packed, measure, (), (), jnp.zeros(GROUP, self.space.dtype))
         own = zip(self.laws, zero, self.b, self.scales, strict=True)
         errors = [jnp.max(jnp.abs(over_blocks(type(law).error, law, *at))) for law, *at in own]
         return jnp.max(jnp.stack([found, *errors]))
 
-    def _keep(self, packed: Packed, at: _State, choice: Choice, progress: Progress, contact, joint, motion, among):
+    def _keep(self, packed: Packed, at: _State, choice: Choice, progress: Progress, contact, joint, moved: Moved):
         """The state after a step that led to these impulses and velocities."""
         r, u = contact
 
@@ -333,13 +307,11 @@ class _Problem:
         def turn(group, kept):
             return _put(kept, _lanes(one)(*(_cut(x, group) for x in (kept, r, u))), group)
 
-        opening = spatial.dot(self.coupling.X[:, 0], self.coupling.pick(motion.link)) + self.system.b[0][:, 0]
-        lowest = jnp.min(jnp.where(among, jnp.inf, opening))
         return _State(
             jax.lax.fori_loop(0, packed.groups, turn, at.contact),
             tuple(own.after(choice, *new) for own, *new in zip(at.joint, *joint, strict=True)),
             progress,
-            jnp.where(choice.better, lowest, at.lowest),
+            jnp.where(choice.better, moved.carrier, at.carrier),
         )
 
 
@@ -358,6 +330,14 @@ def _errors(
     near = u + rho * scale[:, None] * (r - center)
     parts = law.error(r, u, scale), law.error(r, near, (1 + rho) * scale), rounding_of(own * r, scale[:, None] * r)
     return Measured(*(jnp.max(jnp.abs(x), axis=1) for x in parts))
+
+
+def _velocity(X: Float[Array, "side axis width"], row: Int[Array, " side"], carrier: Float[Array, "row width"]):
+    return spatial.apply(X, jnp.stack([_row(carrier, row[side]) for side in range(len(X))])).sum(axis=0)
+
+
+def _forces_at(X: Float[Array, "side axis width"], r: Float[Array, " axis"]) -> Float[Array, "side width"]:
+    return spatial.apply_transpose(X, jnp.broadcast_to(r, (len(X), *r.shape)))
 
 
 def _alone(law: Law) -> Law:

@@ -139,11 +139,15 @@ def convex_shapes(geometry: Geometry, sides: Sequence[tuple[list[int], Poses]]) 
     """A table of corners, and shapes of any convex kinds that stand in it: for each side of pairs one row per pair."""
     every = [shape for shapes, _ in sides for shape in shapes]
     blocks, corners = tabulate([_unit_corners(geometry, shape) for shape in every])
-    size, start, found = jnp.asarray(geometry.size), 0, []
+    start, found = 0, []
+    with jax.ensure_compile_time_eval():
+        size = jnp.asarray(geometry.size)
     for shapes, at in sides:
         stop = start + len(shapes)
         own = Corners(*(x[start:stop] for x in corners))
-        found.append(_convex_side(geometry, shapes, at, rows(size, np.array(shapes)), own))
+        with jax.ensure_compile_time_eval():
+            own_size = rows(size, np.array(shapes))
+        found.append(_convex_side(geometry, shapes, at, own_size, own))
         start = stop
     return jnp.asarray(blocks, size.dtype), tuple(found)
 
@@ -151,7 +155,8 @@ def convex_shapes(geometry: Geometry, sides: Sequence[tuple[list[int], Poses]]) 
 def _convex_side(geometry: Geometry, shapes: list[int], at: Poses, size: Array, corners: Corners) -> Convex:
     kinds = [geometry.kind[shape] for shape in shapes]
     corners = Corners(*(jnp.asarray(x, size.dtype if x.dtype.kind == "f" else x.dtype) for x in corners))
-    radius = size[:, 0] * jnp.asarray([kind in _HAS_RADIUS for kind in kinds], size.dtype)
+    with jax.ensure_compile_time_eval():
+        radius = size[:, 0] * jnp.asarray([kind in _HAS_RADIUS for kind in kinds], size.dtype)
     scale, smooth = (_scaled(size, kinds, scales) for scales in (_CORE_SCALE, _SMOOTH_SCALE))
     return Convex(at.rotation, at.position, corners, scale, smooth, radius)
 
@@ -163,4 +168,5 @@ def _unit_corners(geometry: Geometry, shape: int) -> np.ndarray:
 
 def _scaled(size: Float[Array, "shape 3"], kinds: Sequence[str], scales: dict[str, np.ndarray]) -> Array:
     matrices = np.stack([scales.get(kind, _NONE) for kind in kinds])
-    return spatial.apply_transpose(jnp.asarray(matrices, size.dtype), size)
+    with jax.ensure_compile_time_eval():
+        return spatial.apply_transpose(jnp.asarray(matrices, size.dtype), size)

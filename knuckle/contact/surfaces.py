@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -31,27 +32,28 @@ def surfaces(geometry: Geometry, a: Sequence[int], b: Sequence[int]) -> Surfaces
 
     Pairs with settings of their own have those (MuJoCo's mj_contactParam).
     """
-    ends = np.array(a, int), np.array(b, int)
-    own, margin = jnp.asarray(geometry.friction), jnp.asarray(geometry.margin)
-    (mu_a, mu_b), (dim_a, dim_b) = (
-        [rows(own, end) for end in ends],
-        [np.array(geometry.condim, int)[end] for end in ends],
-    )
-    friction, condim = jnp.maximum(mu_a, mu_b), np.maximum(dim_a, dim_b)
-    priority = np.array(geometry.priority, int)
-    ahead = priority[ends[0]] - priority[ends[1]]
-    if np.any(ahead):
-        first, second = (ahead > 0)[:, None], (ahead < 0)[:, None]
-        friction = jnp.where(first, mu_a, jnp.where(second, mu_b, friction))
-        condim = np.where(ahead > 0, dim_a, np.where(ahead < 0, dim_b, condim))
-    margin = rows(margin, ends[0]) + rows(margin, ends[1])
-    number = own_settings(geometry, a, b)
-    if np.any(number >= 0):
-        pairs, place = geometry.pairs, np.maximum(number, 0)
-        friction = jnp.where((number >= 0)[:, None], rows(jnp.asarray(pairs.friction), place), friction)
-        margin = jnp.where(number >= 0, rows(jnp.asarray(pairs.margin), place), margin)
-        condim = np.where(number >= 0, np.array(pairs.condim, int)[place], condim)
-    return Surfaces(friction, margin, condim)
+    with jax.ensure_compile_time_eval():
+        ends = np.array(a, int), np.array(b, int)
+        own, margin = jnp.asarray(geometry.friction), jnp.asarray(geometry.margin)
+        (mu_a, mu_b), (dim_a, dim_b) = (
+            [rows(own, end) for end in ends],
+            [np.array(geometry.condim, int)[end] for end in ends],
+        )
+        friction, condim = jnp.maximum(mu_a, mu_b), np.maximum(dim_a, dim_b)
+        priority = np.array(geometry.priority, int)
+        ahead = priority[ends[0]] - priority[ends[1]]
+        if np.any(ahead):
+            first, second = (ahead > 0)[:, None], (ahead < 0)[:, None]
+            friction = jnp.where(first, mu_a, jnp.where(second, mu_b, friction))
+            condim = np.where(ahead > 0, dim_a, np.where(ahead < 0, dim_b, condim))
+        margin = rows(margin, ends[0]) + rows(margin, ends[1])
+        number = own_settings(geometry, a, b)
+        if np.any(number >= 0):
+            pairs, place = geometry.pairs, np.maximum(number, 0)
+            friction = jnp.where((number >= 0)[:, None], rows(jnp.asarray(pairs.friction), place), friction)
+            margin = jnp.where(number >= 0, rows(jnp.asarray(pairs.margin), place), margin)
+            condim = np.where(number >= 0, np.array(pairs.condim, int)[place], condim)
+        return Surfaces(friction, margin, condim)
 
 
 def own_settings(geometry: Geometry, a: Sequence[int], b: Sequence[int]) -> np.ndarray:

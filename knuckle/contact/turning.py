@@ -69,9 +69,10 @@ def turning_speeds(
     model: Model, body: Articulation, contacts: Contacts, axes: Axes, qd
 ) -> Float[Array, "contact turn"]:
     """How a turns against b about the axes, times their lengths [m/s]."""
-    carried = carried_sides(model, contacts, body)
+    carried = carried_sides(contacts)
     moving = rows(link_velocities(model, body.axes, qd), carried.link)
-    angular = jnp.asarray(carried.sign, axes.dtype)[:, None] * spatial.apply(carried.root.rotation, moving[:, :3])
+    R = rows(body.root.rotation, model.topology.links.root_of[carried.link])
+    angular = jnp.asarray(carried.sign, axes.dtype)[:, None] * spatial.apply(R, moving[:, :3])
     return spatial.apply(axes, sum_rows(angular, carried.contact, len(contacts)))
 
 
@@ -79,7 +80,7 @@ def turning_wrenches(
     model: Model, body: Articulation, contacts: Contacts, axes: Axes, impulse: Float[Array, "contact turn"]
 ) -> Float[Array, "link 6"]:
     """What impulses of turning are to the links: [torque; force], world axes."""
-    carried = carried_sides(model, contacts, body)
+    carried = carried_sides(contacts)
     torque = jnp.asarray(carried.sign, axes.dtype)[:, None] * rows(
         spatial.apply_transpose(axes, impulse), carried.contact
     )

@@ -1,4 +1,4 @@
-"""The three spaces of Newton's step are one operator: of the rows, of the joints, and along the tree of links."""
+"""The spaces of Newton's step are one operator: of rows, of joints, along the tree of links, of links that touch."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from knuckle.contact import Impulse
 from knuckle.contact import couple as choice
 from knuckle.contact.constraints import joint_rows
 from knuckle.contact.coupling import RowSpace, joined, layout_of, small_inverse, split
+from knuckle.contact.coupling_graph import GraphSpace
 from knuckle.contact.coupling_joint import JointSpace
 from knuckle.contact.coupling_tree import TreeSpace
 from knuckle.contact.laws import Between, Bounded, Coulomb
@@ -54,15 +55,16 @@ def planar(tmp_path) -> kn.Model:
     return kn.load(path)
 
 
-def spaces(model: kn.Model, q, most_contacts: int = 64):
-    """The scene of a model and its coupling in each space."""
-    contact, body = Impulse(most_contacts=most_contacts), articulation(model, q)
+def spaces(model: kn.Model, q, most_contacts: int = 64) -> tuple[Any, ...]:
+    """The scene of a model and its coupling in each space that it fits."""
+    contact, body = Impulse(most_contacts=most_contacts, self_collision=None), articulation(model, q)
     scene = contact.scene(model, body, q, joint_rows(model))
     factor, J = factor_mass_matrix(model, body.axes, body.inertia), choice.all_rows(model, scene)
     dofs = model.topology.dofs
     layout = choice._layout(scene)
     dense = JointSpace.of(layout, dofs, factor, mass_matrix(model, body), J)
-    return scene, RowSpace.of(layout, dofs, factor, J), dense, choice._on_tree(model, scene, factor)
+    found = [RowSpace.of(layout, dofs, factor, J), dense, choice._on_graph(model, scene, factor)]
+    return scene, *found, *([choice._on_tree(model, scene, factor)] if choice.fits_tree(scene) else [])
 
 
 def laws_of(scene, numbers):
@@ -75,7 +77,16 @@ def laws_of(scene, numbers):
     return tuple(laws)
 
 
-@pytest.mark.parametrize(("make", "most"), [(crawler, 64), (crawler, 5), (planar, 64)])
+def heap(tmp_path) -> kn.Model:
+    """Robots whose links touch each other, and loose boxes."""
+    legs = "".join(LEG.format(x=x, y=y) for x, y in ((-0.2, 0.15), (0.2, -0.15)))
+    boxes = '<body><freejoint/><geom type="box" size=".2 .1 .3"/></body>' * 3
+    path = tmp_path / "heap.xml"
+    path.write_text(CRAWLER.format(legs=legs, with_each_other=1).replace("</worldbody>", boxes + "</worldbody>"))
+    return kn.load(path)
+
+
+@pytest.mark.parametrize(("make", "most"), [(crawler, 64), (crawler, 5), (planar, 64), (heap, 40)])
 def test_spaces_are_one_operator(make, most, tmp_path):
     """R is 1e-5 of the diagonal, as by default: Newton's step loses up to 5 of 16 digits in joint space."""
     model = make(tmp_path)
@@ -112,7 +123,7 @@ def test_inverse_by_cofactors(size):
 
 
 def test_the_space_is_chosen_by_what_couples(tmp_path):
-    """Few rows: a matrix of rows. Contacts with the ground: the tree. Links that touch each other: the joints."""
+    """Few rows: a matrix of rows. Contacts with the ground: the tree. Between links: the joints, of many the graph."""
 
     def space(model: kn.Model, **options):
         def couple(q):
@@ -125,12 +136,18 @@ def test_the_space_is_chosen_by_what_couples(tmp_path):
     assert isinstance(space(crawler(tmp_path)), TreeSpace)
     assert isinstance(space(crawler(tmp_path), as_matrix=True), RowSpace)
     assert isinstance(space(crawler(tmp_path, with_each_other=True)), JointSpace)
+    assert isinstance(space(heap(tmp_path)), GraphSpace)
+    tied = (tmp_path / "heap.xml").read_text().replace('<body pos="2', '<body name="rail" pos="2')
+    held = '<equality><connect body1="rail" anchor="0 0 0"/></equality></mujoco>'
+    (tmp_path / "tied.xml").write_text(tied.replace("</mujoco>", held))
+    assert isinstance(space(kn.load(tmp_path / "tied.xml")), JointSpace)
 
 
-@pytest.mark.parametrize("with_each_other", [False, True])
-def test_steps_and_gradients_are_the_same_in_all_spaces(with_each_other, tmp_path, monkeypatch):
-    """A robot falls on its legs; from some states one step and its derivative are taken in joint and in row space."""
-    model, contact = crawler(tmp_path, with_each_other), Impulse(tolerance=1e-11)
+@pytest.mark.parametrize("space", [TreeSpace, JointSpace, GraphSpace])
+def test_steps_and_gradients_are_the_same_in_all_spaces(space, tmp_path, monkeypatch):
+    """A robot falls on its legs; from some states one step and its derivative are taken in a space and in row space."""
+    monkeypatch.setattr(choice, "FEW_JOINTS", 0 if space is GraphSpace else 24)
+    model, contact = crawler(tmp_path, space is not TreeSpace), Impulse(tolerance=1e-11)
     state = kn.State(jnp.asarray(model.reference).at[2].set(0.25), jnp.zeros(model.nv))
 
     def after(qd, state):

@@ -20,13 +20,26 @@ def roll(model: kn.Model, contact: Impulse, height: float, steps: int = 60):
     )
 
 
+def entangled(tmp_path) -> kn.Model:
+    """Links that touch each other too: Newton's step is a matrix over the joints."""
+    return crawler(tmp_path, with_each_other=True)
+
+
 @pytest.mark.parametrize(
-    ("make", "pyramid", "left_out"),
-    [(crawler, False, "some"), (crawler, True, "some"), (planar, False, "some"), (crawler, False, "all")],
+    ("make", "contact", "left_out"),
+    [
+        (crawler, Impulse(), "some"),
+        (crawler, Impulse(pyramid=True), "some"),
+        (planar, Impulse(), "some"),
+        (crawler, Impulse(), "all"),
+        (crawler, Impulse(most_contacts=9), "some"),
+        (entangled, Impulse(self_collision=None), "some"),
+        (entangled, Impulse(self_collision=None), "all"),
+    ],
 )
-def test_packed_contacts_have_the_iterates_of_all(make, pyramid, left_out, tmp_path, monkeypatch):
+def test_packed_contacts_have_the_iterates_of_all(make, contact, left_out, tmp_path, monkeypatch):
     """`all`: every contact is left out at first, so that the second search with all of them is what is tested."""
-    model, contact, found = make(tmp_path), Impulse(pyramid=pyramid), []
+    model, found = make(tmp_path), []
     for fewest in (1, NEVER):
         monkeypatch.setattr(search_packed, "FEWEST", fewest)
         if left_out == "all":
