@@ -46,7 +46,7 @@ def chain_step(n: int) -> tuple[Callable, tuple]:
     model = chain(n)
 
     def step(q, qd):
-        after = kn.step(model, kn.State(q, qd), dt=1e-3)
+        after = kn.step(model, kn.State(q, qd), dt=1e-3, contact=None)
         return jnp.concatenate([after.q, after.qd])
 
     return step, (np.zeros(n), np.zeros(n))

@@ -37,7 +37,7 @@ def knuckle_step(path: str) -> tuple[Callable, tuple]:
     model = kn.load(path, strict=False)[0]
 
     def step(q, qd, control):
-        after = kn.step(model, kn.State(q, qd), control, dt=DT)
+        after = kn.step(model, kn.State(q, qd), control, dt=DT, contact=None)
         return jnp.concatenate([after.q, after.qd])
 
     return step, (jnp.asarray(model.reference), jnp.zeros(model.nv), jnp.zeros(model.nu))

@@ -34,7 +34,10 @@ def write_cartpole(path: Path, rows: int) -> Path:
     other = eqx.tree_at(lambda m: m.inertia.mass, model, model.inertia.mass * np.array([1.2, 0.9]))
     t = 0.005 * np.arange(rows)
     u = (np.sin(1.3 * t) + 0.75 * np.sin(3.1 * t + 1) + 0.5 * np.sin(0.99 * t))[:, None]
-    start, options = model.state(np.array([0.0, 3.0])), {"dt": 0.005, "steps": rows - 1, "integrator": kn.RK4()}
+    start, options = (
+        model.state(np.array([0.0, 3.0])),
+        {"dt": 0.005, "steps": rows - 1, "integrator": kn.RK4(), "contact": None},
+    )
     motion = kn.rollout(other, start, u[:-1], native=True, **options)
     q = np.concatenate([np.asarray(start.q)[None], np.asarray(motion.q)])
     q = q + 5e-4 * np.random.default_rng(0).normal(size=q.shape)

@@ -61,7 +61,7 @@ def double_pendulum(folder: Path, budget: float) -> list[Row]:
     q, qd = np.array([1.0, 0.5]), np.zeros(2)
 
     def end(model, q, qd):
-        run = kn.rollout(model, kn.State(q, qd), dt=DT, steps=STEPS)
+        run = kn.rollout(model, kn.State(q, qd), dt=DT, steps=STEPS, contact=None)
         return run.q[-1], run.qd[-1]
 
     def loss(mass, q, qd):
@@ -122,7 +122,7 @@ def quadruped(folder: Path, budget: float) -> list[Row]:
     work = "quadruped, gradient of a step"
 
     def cost(q, qd):
-        after = kn.step(model, kn.State(q, qd), dt=DT)
+        after = kn.step(model, kn.State(q, qd), dt=DT, contact=None)
         return jnp.sum(after.qd**2)
 
     for name in ("knuckle", "knuckle, code from the cache"):
@@ -141,7 +141,7 @@ def batches(folder: Path, budget: float) -> list[Row]:
         model = kn.load(folder / f"{name}.xml")
 
         def end(q, qd, model=model):
-            run = kn.rollout(model, kn.State(q, qd), dt=DT, steps=steps)
+            run = kn.rollout(model, kn.State(q, qd), dt=DT, steps=steps, contact=None)
             return run.q[-1], run.qd[-1]
 
         rng = np.random.default_rng(0)

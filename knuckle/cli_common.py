@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import knuckle as kn
+from knuckle.contact.default import Contact
 from knuckle.contact.softness import deepest_rest
 
 out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
@@ -25,6 +26,7 @@ REPAIR_INERTIA = "Repair inertia that no real body can have, and say where."
 FORCE = "Replace files in the folder that no command of knuckle wrote."
 SOFT = 1e-3  # [m]; MuJoCo's default is 0.2 mm
 BY_FILE = "by default as a .knuckle file says, or none"
+BY_MODEL = "by default as a .knuckle file says, or impulse if the robot has any of them"
 
 
 class Touching(StrEnum):
@@ -137,10 +139,12 @@ def load(robot: str, floating: bool | None = None, repair_inertia: bool = False)
     return model
 
 
-def read_hybrid(robot: str, floating: bool | None = None, repair_inertia: bool = False) -> kn.Hybrid:
-    """A saved hybrid model, or a robot without networks."""
+def read_hybrid(
+    robot: str, floating: bool | None = None, repair_inertia: bool = False, contact: Contact = None
+) -> kn.Hybrid:
+    """A saved hybrid model, or a robot without networks, for which `contact` is chosen."""
     if Path(robot).suffix != ".knuckle":
-        return kn.Hybrid(load(robot, floating, repair_inertia))
+        return kn.Hybrid(load(robot, floating, repair_inertia), contact=contact)
     if floating is not None or repair_inertia:
         raise ValueError(f"--floating, --fixed and --repair-inertia are for URDF and MJCF files, not {robot}")
     if not Path(robot).is_file():

@@ -15,6 +15,7 @@ import knuckle as kn
 from knuckle import cli_options as o
 from knuckle.cli_common import (
     BY_FILE,
+    BY_MODEL,
     FLOATING,
     FORCE,
     REPAIR_INERTIA,
@@ -99,7 +100,9 @@ def export(
     dt: Annotated[
         float | None, typer.Option(help="Time step in s of the C function; by default the file's, or 0.001.")
     ] = None,
-    contact: Annotated[Touching | None, typer.Option(help=f"How bodies touch in the C function; {BY_FILE}.")] = None,
+    contact: Annotated[
+        Touching | None, typer.Option(help=f"How bodies touch, and limits hold, in the C function; {BY_MODEL}.")
+    ] = None,
     integrator: Annotated[
         Method | None, typer.Option(help="How the C function takes a step; by default as a .knuckle file says.")
     ] = None,
@@ -111,7 +114,8 @@ def export(
     """Write a robot as URDF or MJCF, or one step of its simulation as C that allocates nothing, networks included."""
     with jax.enable_x64(True):
         try:
-            hybrid = chosen(read_hybrid(robot, floating, repair_inertia), contact, integrator)
+            touching = "default" if target.suffix == ".c" else None
+            hybrid = chosen(read_hybrid(robot, floating, repair_inertia, touching), contact, integrator)
             _refuse_delay(hybrid, target, without_delay)
             if target.suffix == ".c":
                 written = _export_c(hybrid, target, dt, force)

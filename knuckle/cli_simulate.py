@@ -16,6 +16,7 @@ import knuckle as kn
 from knuckle import cli_options as o
 from knuckle.cli_begin import controls, driven, logged, start
 from knuckle.cli_common import (
+    BY_MODEL,
     FLOATING,
     FORCE,
     REPAIR_INERTIA,
@@ -73,10 +74,7 @@ def simulate(
     ] = None,
     contact: Annotated[
         Touching | None,
-        typer.Option(
-            help="How bodies touch, and how joint limits, equalities and dry friction hold; by default as a .knuckle "
-            "file says, or impulse if the robot has any of them."
-        ),
+        typer.Option(help=f"How bodies touch, and how joint limits, equalities and dry friction hold; {BY_MODEL}."),
     ] = None,
     q: Annotated[str | None, typer.Option(help="Coordinates at the start: nq numbers with commas between.")] = None,
     qd: Annotated[str | None, typer.Option(help="Velocities at the start: nv numbers with commas between.")] = None,
@@ -158,12 +156,8 @@ def _simulated(
     robot: str, floating: bool | None, repair_inertia: bool, integrator: Method | None, contact: Touching | None
 ) -> tuple[kn.Hybrid, str]:
     """What is simulated, and how its integrator differs from the one that its file asks for."""
-    file = read_hybrid(robot, floating, repair_inertia)
-    touching = file.contact
-    if contact is not None:
-        touching = TOUCHING[contact]
-    elif Path(robot).suffix != ".knuckle":
-        touching = kn.contact.default_contact(file.model)
+    file = read_hybrid(robot, floating, repair_inertia, "default")
+    touching = file.contact if contact is None else TOUCHING[contact]
     nearest, differs = nearest_to_file(file.model, contact=touching is not None)
     own = file.integrator is not None or integrator is not None
     parts = kn.Hybrid(

@@ -28,7 +28,8 @@ class Integrator(eqx.Module):
         self, model: Model, loads: Loads, state: State, dt: float | Float[Array, ""]
     ) -> tuple[Float[Array, " nv"], Model]:
         """Velocity after dt if nothing touched, and the model whose mass matrix impulses meet."""
-        raise ValueError(f"contact needs SemiImplicitEuler or Implicit, not {type(self).__name__}")
+        name = type(self).__name__
+        raise ValueError(f"contact needs SemiImplicitEuler or Implicit, not {name}; contact=None is without contact")
 
 
 class SemiImplicitEuler(Integrator):

@@ -16,6 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from knuckle.contact.constraints import joint_rows
+from knuckle.contact.default import Contact, chosen_contact
 from knuckle.contact.outcome import Outcome
 from knuckle.contact.resolve import KEPT, ContactModel
 from knuckle.forces import Loads
@@ -53,7 +54,7 @@ def step(
     *,
     dt: float | Float[Array, ""],
     integrator: Integrator = SemiImplicitEuler(),
-    contact: ContactModel | None = None,
+    contact: Contact = "default",
     wrench: Float[Array, "link 6"] | None = None,
     blueprint: Blueprint | None = None,
     prescribed: Prescribed | None = None,
@@ -65,11 +66,13 @@ def step(
     `prescribed`: paths by the name of a joint or of a mocap body (`Path`, `PathFunction`, a function of time, or
     constant coordinates), which move as given from `time` to `time + dt`, push, and are not pushed.
 
-    Without `control` that of the state acts (a keyframe's, see `Model.state`), or zero. Without `contact` bodies pass
-    through each other, joints pass their limits and equalities do not hold. `blueprint` says which networks act inside
-    the step. `check` raises ArithmeticError if the state is not finite or contact was not solved, and warns if a
-    constraint is still violated or a gradient is one-sided.
+    Without `control` that of the state acts (a keyframe's, see `Model.state`), or zero. `contact` is by default
+    `Impulse()` if the model was described with anything that contact holds (`kn.contact.default_contact`). With None
+    bodies pass through each other, joints pass their limits and equalities do not hold. `blueprint` says which
+    networks act inside the step. `check` raises ArithmeticError if the state is not finite or contact was not solved,
+    and warns if a constraint is still violated or a gradient is one-sided.
     """
+    contact = chosen_contact(model, contact)
     options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
     given = as_arrays(state)
     _check_dt(dt, contact)
@@ -131,6 +134,7 @@ def opened(blueprint: Blueprint | None, state: State, time) -> Taps:
 
 def begin(model: Model, state: State, blueprint: Blueprint | None, **options) -> State:
     """The state with what its first step needs: impulses to search from, and what networks remember."""
+    _check_state(model, state)
     contact = options["contact"]
     started = State(state.q, state.qd) if contact is None else contact.begin(model, state)
     if blueprint is None:
@@ -148,13 +152,13 @@ def tap_values(
     *,
     dt: float | Float[Array, ""],
     integrator: Integrator = SemiImplicitEuler(),
-    contact: ContactModel | None = None,
+    contact: Contact = "default",
     wrench: Float[Array, "link 6"] | None = None,
     prescribed: Prescribed | None = None,
     time: float | Float[Array, ""] = 0.0,
 ) -> dict[str, Array]:
     """Every named quantity of one step without networks, in the order in which the step reaches it."""
-    options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
+    options = {"dt": dt, "integrator": integrator, "contact": chosen_contact(model, contact), "wrench": wrench}
     paths = as_paths(model, prescribed)
     check_span(paths, time, time + dt)
     model = locked(model, paths)
@@ -180,7 +184,7 @@ def rollout(
     dt: float | Float[Array, ""],
     steps: int | None = None,
     integrator: Integrator = SemiImplicitEuler(),
-    contact: ContactModel | None = None,
+    contact: Contact = "default",
     wrench: Float[Array, "link 6"] | None = None,
     blueprint: Blueprint | None = None,
     prescribed: Prescribed | None = None,
@@ -194,6 +198,7 @@ def rollout(
     None holds the control of the initial state: a keyframe's (see `Model.state`), else zero.
 
     Args:
+        contact: a contact model, None for no contact, or by default that of the model; see `step`.
         prescribed: paths of joints and of mocap bodies, by name; see `step`.
         time: at the start [s]; matters to paths, to policies and to networks that see the time.
         checkpoint: what reverse mode keeps: "none" everything, "step" the states (the rest is computed again), "sqrt"
@@ -204,6 +209,7 @@ def rollout(
         check: as in `step`, over all steps; the error says at which step and joint a state became not finite.
     """
     policy, table, steps = _policy(model, controls, steps)
+    contact = chosen_contact(model, contact)
     run = _native_run() if native else _run
     paths = as_paths(model, prescribed)
     check_span(paths, time, time + steps * dt)
@@ -307,7 +313,7 @@ def _check_state(model: Model, state: State) -> None:
 def _check_dt(dt, contact: ContactModel | None) -> None:
     """Contact has no meaning backwards in time; a traced step is not seen."""
     if contact is not None and not isinstance(dt, Tracer) and not 0 < float(dt) < math.inf:
-        raise ValueError(f"with contact dt must be positive, got {dt}")
+        raise ValueError(f"with contact dt must be positive, got {dt}; contact=None is without contact")
 
 
 def control_row(model: Model, control, state: State) -> Float[Array, " nu"]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 
-from knuckle.contact.resolve import ContactModel
+from knuckle.contact.default import Contact, chosen_contact
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.model import Model
 from knuckle.simulate import as_arrays, tap_values
@@ -44,10 +44,9 @@ class TapList(tuple[Tap, ...]):
         return super().__getitem__(key)
 
 
-def list_taps(
-    model: Model, *, contact: ContactModel | None = None, integrator: Integrator = SemiImplicitEuler()
-) -> TapList:
+def list_taps(model: Model, *, contact: Contact = "default", integrator: Integrator = SemiImplicitEuler()) -> TapList:
     """The quantities of a step of this model that networks can act on, and read if they come later, in order."""
+    contact = chosen_contact(model, contact)
     order: list[str] = []
 
     def values(state):

@@ -116,7 +116,7 @@ def _names(model: Model, reference: mujoco.MjModel) -> Names:
 
 def _quantities(model: Model, names: tuple[str, ...], q, qd, control) -> dict:
     tau = forces.actuator_force(model, q, qd, control) + forces.passive_force(model, q, qd)
-    after = step(model, State(q, qd), control, dt=DT, integrator=SemiImplicitEuler())
+    after = step(model, State(q, qd), control, dt=DT, integrator=SemiImplicitEuler(), contact=None)
     poses = [kinematics.poses(model, q), *([kinematics.frame_poses(model, q)] if model.frames.names else [])]
     return {
         "position": jnp.concatenate([p.position for p in poses]),

@@ -32,7 +32,7 @@ def main() -> None:
     rng, lines = np.random.default_rng(20), [f"# {MADE_BY}", "episode,time [s],shoulder [rad],elbow [rad]"]
     for number in range(RUNS):
         state = model.state(rng.uniform(-WIDEST, WIDEST, size=2))
-        options = {"dt": DT, "steps": EVERY * (SAMPLES - 1), "integrator": kn.RK4(), "native": True}
+        options = {"dt": DT, "steps": EVERY * (SAMPLES - 1), "integrator": kn.RK4(), "contact": None, "native": True}
         motion = kn.rollout(richer, state, **options)
         q = np.concatenate([np.asarray(state.q)[None], np.asarray(motion.q)[EVERY - 1 :: EVERY]])
         q = q + NOISE * rng.normal(size=q.shape)

@@ -81,7 +81,9 @@ def test_what_is_written_is_the_rollout_of_the_file(knuckle, tmp_path):
     model = robots.load("cartpole")
     start = model.state(np.array([0.1, 0.2]), np.array([-0.3, 0.4]))
     push = jax.numpy.array([2.0])
-    motion = jax.jit(lambda s: kn.rollout(model, s, push, dt=0.001, steps=107, integrator=kn.RK4()))(start)
+    motion = jax.jit(lambda s: kn.rollout(model, s, push, dt=0.001, steps=107, integrator=kn.RK4(), contact=None))(
+        start
+    )
     kept = results(tmp_path / "runs" / "cartpole")
     np.testing.assert_allclose(kept["q"], np.vstack([start.q, motion.q]), rtol=0, atol=1e-13)  # one rounding per step
     np.testing.assert_allclose(kept["time"], np.arange(108) * 0.001, rtol=1e-15)
@@ -254,7 +256,7 @@ def test_a_hybrid_model_is_simulated_with_its_networks_and_what_they_remember(kn
     shaken = jax.tree.map(lambda w: w + 0.3, network)
     blueprint = kn.Blueprint({"joint/force": kn.Augment(shaken, ("q", "qd", "time"))})
     with jax.enable_x64(True):
-        kn.save_hybrid(tmp_path / "mine.knuckle", model, blueprint, integrator=kn.RK4(), dt=0.002)
+        kn.save_hybrid(tmp_path / "mine.knuckle", model, blueprint, integrator=kn.RK4(), contact=None, dt=0.002)
         saved = kn.load_hybrid(tmp_path / "mine.knuckle")
         expected = saved.rollout(model.state("hanging"), steps=250, native=True)
     run = knuckle("simulate", "mine.knuckle", "--keyframe", "hanging", "--time", 0.5)

@@ -42,7 +42,9 @@ def log(tmp_path_factory) -> Path:
     truth = eqx.tree_at(lambda m: m.inertia.mass, model, np.array(list(TRUTH.values())))
     rng, rows = np.random.default_rng(0), []
     for number, start in enumerate(([1.0, 0.5], [-0.7, 0.9])):
-        motion = kn.rollout(truth, model.state(np.array(start)), dt=0.002, steps=500, integrator=kn.RK4(), native=True)
+        motion = kn.rollout(
+            truth, model.state(np.array(start)), dt=0.002, steps=500, integrator=kn.RK4(), contact=None, native=True
+        )
         q = np.asarray(motion.q)[4::5] + 1e-3 * rng.normal(size=(100, 2))
         rows.append(np.column_stack([np.full(100, number), 0.01 * np.arange(100), q]))
     path = tmp_path_factory.mktemp("log") / "swing.csv"

@@ -33,7 +33,7 @@ def driven_cart(late: int = 0, samples: int = 150) -> tuple[np.ndarray, ...]:
     arrived = control[np.maximum(np.arange(samples * FINE) - late, 0) // FINE]
     with jax.enable_x64(True):
         first = CART.state(np.array([0.1, 3.0]))
-        run = kn.rollout(CART, first, arrived, dt=STEP / FINE, integrator=kn.RK4(), native=True)
+        run = kn.rollout(CART, first, arrived, dt=STEP / FINE, integrator=kn.RK4(), contact=None, native=True)
     q, qd = (np.concatenate([np.asarray(a)[None], np.asarray(b)[FINE - 1 :: FINE]])[:samples]
              for a, b in ((first.q, run.q), (first.qd, run.qd)))  # fmt: skip
     return STEP * np.arange(samples), q, qd, control
@@ -75,7 +75,9 @@ def test_simulate_uses_the_delays_of_a_knuckle_file(knuckle, tmp_path):
     write(tmp_path / "log.csv", "time [s],q slider,q hinge,qd slider,qd hinge,u drive", t, q, qd, u)
     found = Calibration.of(actuator_delay=0.02, sensor_delay=0.003)  # only their sum shows
     for name, calibration in (("plain", None), ("late", found)):
-        kn.save_hybrid(tmp_path / f"{name}.knuckle", CART, integrator=kn.RK4(), dt=1e-3, calibration=calibration)
+        kn.save_hybrid(
+            tmp_path / f"{name}.knuckle", CART, integrator=kn.RK4(), contact=None, dt=1e-3, calibration=calibration
+        )
     right = knuckle("simulate", "late.knuckle", "--control", "log.csv")
     assert off(right) < 1e-6 and "delay of actuators: 0.02 s" in right.output
     assert off(knuckle("simulate", "plain.knuckle", "--control", "log.csv")) > 1e-3
@@ -90,7 +92,7 @@ def test_simulate_uses_offsets_gains_and_drive_gains_of_a_knuckle_file(knuckle, 
     parts = (t, seen, qd, force / 8.4)
     write(tmp_path / "log.csv", "time [s],q slider,q hinge,qd slider,qd hinge,slider_current", *parts)
     found = Calibration.of(offsets={"q": [0.05, -0.2]}, gains={"q": [1.0, 1.1]}, drive_gains={"slider": 8.4})
-    kn.save_hybrid(tmp_path / "seen.knuckle", CART, integrator=kn.RK4(), dt=1e-3, calibration=found)
+    kn.save_hybrid(tmp_path / "seen.knuckle", CART, integrator=kn.RK4(), contact=None, dt=1e-3, calibration=found)
     run = knuckle("simulate", "seen.knuckle", "--control", "log.csv", "--time", "0.04")
     assert off(run) < 1e-4 and "gains of q: 1, 1.1" in run.output  # torques are linear between samples, commands held
     start = np.load(tmp_path / "runs" / "seen" / "trajectory.npz")["q"][0]

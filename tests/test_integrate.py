@@ -40,7 +40,7 @@ def runs(tumbler):
     def compiled(integrator):
         def advance(_, carry):
             state, dt = carry
-            return kn.step(model, state, dt=dt, integrator=integrator), dt
+            return kn.step(model, state, dt=dt, integrator=integrator, contact=None), dt
 
         def run(state, dt, steps):
             return jax.lax.fori_loop(0, steps, advance, (state, dt))[0]
@@ -112,7 +112,7 @@ def slider(mass=1.0, actuators=(), **joint):
 
 def roll(model, integrator, dt, steps, q=0.0, qd=0.0, controls=None):
     start = model.state(np.full(model.nq, q), np.full(model.nv, qd))
-    return kn.rollout(model, start, controls, dt=dt, steps=steps, integrator=integrator)
+    return kn.rollout(model, start, controls, dt=dt, steps=steps, integrator=integrator, contact=None)
 
 
 def test_semi_implicit_euler_keeps_the_shifted_energy_of_an_oscillator():
@@ -130,7 +130,7 @@ def symplectic_defect(model, q, qd, dt) -> float:
 
     def after(x):
         q, qd = x[:n], jnp.linalg.solve(kn.dynamics.crba(model, x[:n]), x[n:])
-        end = kn.step(model, kn.State(q, qd), dt=dt)
+        end = kn.step(model, kn.State(q, qd), dt=dt, contact=None)
         return jnp.concatenate([end.q, kn.dynamics.crba(model, end.q) @ end.qd])
 
     @kn.native.jit
@@ -204,7 +204,7 @@ def test_implicit_is_stable_on_a_stiff_tree():
     stiff = np.where(is_free, 0.0, 1e7), np.where(is_free, 0.0, 1e4), np.zeros(3)
     model = eqx.tree_at(lambda m: (m.stiffness, m.damping, m.gravity), model, stiff)
     start = model.state(np.array(model.rest), 0.1 * np.ones(model.nv))
-    path = quick_jit(lambda: kn.rollout(model, start, dt=0.01, steps=500, integrator=kn.Implicit()))()
+    path = quick_jit(lambda: kn.rollout(model, start, dt=0.01, steps=500, integrator=kn.Implicit(), contact=None))()
     assert np.all(np.abs(path.qd) < 1), "nothing drives it: it must stay as slow as it was"
     assert np.all(np.abs(path.qd[-1, 6:]) < 1e-3), "stiff and damped joints come to rest"
 
@@ -232,7 +232,7 @@ def test_friction_never_feeds_energy_into_coupled_joints():
 
     @quick_jit
     def energies():
-        path = kn.rollout(model, start, dt=1e-3, steps=300, integrator=kn.Implicit())
+        path = kn.rollout(model, start, dt=1e-3, steps=300, integrator=kn.Implicit(), contact=None)
         return jax.vmap(lambda q, qd: energy(model, q, qd))(path.q, path.qd)
 
     found = np.asarray(energies())
@@ -275,7 +275,7 @@ def test_without_springs_and_servos_it_is_mujocos_euler(damping):
     model = stepped("Euler", f'damping="{damping}"')
     integrator, _ = nearest_to_file(model, contact=False)
     start = np.array([0.3, -0.4]), np.array([2.0, -3.0])
-    run = kn.rollout(model, kn.State(*start), dt=0.004, steps=100, integrator=integrator, native=True)
+    run = kn.rollout(model, kn.State(*start), dt=0.004, steps=100, integrator=integrator, contact=None, native=True)
     theirs = mujoco.MjModel.from_xml_string(write(model))
     data = mujoco.MjData(theirs)
     data.qpos[:], data.qvel[:] = start

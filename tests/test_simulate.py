@@ -206,7 +206,7 @@ def probe(strict=False):
 
     def run(q, qd):
         def loss(qd):
-            end = kn.rollout(model, kn.State(q, qd), dt=0.01, steps=20, integrator=kn.Implicit()).last
+            end = kn.rollout(model, kn.State(q, qd), dt=0.01, steps=20, integrator=kn.Implicit(), contact=None).last
             return jnp.sum(end.q**2), end
 
         frames = kn.kinematics.frame_pose(model, q, "tip1"), kn.kinematics.frame_poses(model, q)

@@ -53,7 +53,8 @@ def kinds_of(geometry: Geometry, a: int, b: int) -> tuple[Kinds, bool]:
     partners = sorted({*(k for j, k in known if j == kinds[0]), *(j for j, k in known if k == kinds[0])})
     raise ValueError(
         f"shapes {shape_name(geometry, a)!r} and {shape_name(geometry, b)!r}: no test for {kinds[0]} against {kinds[1]}"
-        f" ({kinds[0]} can touch {', '.join(partners)}); keep them apart by contype and conaffinity, or by an exclude"
+        f" ({kinds[0]} can touch {', '.join(partners)}); keep them apart by contype and conaffinity or by an exclude,"
+        " or give contact=None"
     )
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from knuckle.contact.default import Contact, chosen_contact
 from knuckle.contact.resolve import ContactModel
 from knuckle.hybrid.arrays import Arrays
 from knuckle.hybrid.blueprints import check_rows, decoded_blueprint, encoded_blueprint
@@ -37,6 +38,8 @@ UNFORESEEN = "damaged in a way that no check foresaw"
 class Hybrid(eqx.Module):
     """A model, the networks inside it, contact, integrator and step [s]; `notes` are any JSON data.
 
+    `contact` is that of the model if none is given (`kn.contact.default_contact`), and None for no contact.
+
     `calibration` says how its robot is measured and driven; logs are read by it. `rollout` delays controls by its
     `actuator_delay`. `step` knows no earlier controls: it takes the one that acts.
     """
@@ -53,13 +56,14 @@ class Hybrid(eqx.Module):
         self,
         model: Model,
         blueprint: Blueprint | None = None,
-        contact: ContactModel | None = None,
+        contact: Contact = "default",
         integrator: Integrator | None = None,
         dt: float | None = None,
         notes: Mapping[str, Any] | None = None,
         calibration: Calibration | None = None,
     ):
-        self.model, self.blueprint, self.contact, self.integrator = model, blueprint, contact, integrator
+        self.model, self.blueprint, self.integrator = model, blueprint, integrator
+        self.contact = chosen_contact(model, contact)
         self.dt = None if dt is None else float(dt)
         self.notes_text = _notes_text({} if notes is None else notes)
         self.calibration = Calibration() if calibration is None else calibration
@@ -71,8 +75,8 @@ class Hybrid(eqx.Module):
     @property
     def options(self) -> dict[str, Any]:
         """What `step` and `rollout` take beside model, state and controls."""
-        given = {"dt": self.dt, "integrator": self.integrator, "contact": self.contact, "blueprint": self.blueprint}
-        return {name: value for name, value in given.items() if value is not None}
+        given = {"dt": self.dt, "integrator": self.integrator, "blueprint": self.blueprint}
+        return {"contact": self.contact, **{name: value for name, value in given.items() if value is not None}}
 
     def __repr__(self) -> str:
         names = (f"{key}={type(value).__name__}" for key, value in self.options.items() if key != "dt")
@@ -115,7 +119,7 @@ def save_hybrid(
     model: Model,
     blueprint: Blueprint | None = None,
     *,
-    contact: ContactModel | None = None,
+    contact: Contact = "default",
     integrator: Integrator | None = None,
     dt: float | None = None,
     notes: Mapping[str, Any] | None = None,
@@ -140,7 +144,7 @@ def save_hybrid(
         "version": VERSION if hybrid.calibration else 1,
         "model": encoded_fields(model, "model", arrays),
         "blueprint": None if blueprint is None else encoded_blueprint(blueprint, arrays, weights_only),
-        "contact": encoded_contact(contact, arrays),
+        "contact": encoded_contact(hybrid.contact, arrays),
         "integrator": encoded_choice(integrator, "integrator", INTEGRATORS, arrays),
         "dt": hybrid.dt,
         "notes": hybrid.notes,

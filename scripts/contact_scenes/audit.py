@@ -46,7 +46,7 @@ def _masses(model: kn.Model, q, qd, dt, contacts, frame):
 
     def one(at):
         q, qd, contacts, frame = at
-        free = kn.step(smooth, kn.State(q, qd), dt=dt).qd
+        free = kn.step(smooth, kn.State(q, qd), dt=dt, contact=None).qd
         axes = world_axes(model, articulation(model, q))
         J = contact_jacobian(model, axes, contacts, frame, Nearest(None)).reshape(-1, model.nv)
         return free, crba(model, q), J, inverse_masses(model, contacts)

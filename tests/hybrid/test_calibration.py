@@ -81,12 +81,14 @@ def test_a_rollout_acts_as_late_as_the_actuators_do():
             (0.03, np.concatenate([np.repeat(controls[:1], 3, axis=0), controls[:-3]])),
             (-0.02, np.concatenate([controls[2:], np.repeat(controls[-1:], 2, axis=0)])),
         ):
-            hybrid = Hybrid(model, dt=dt, calibration=Calibration.of(actuator_delay=delay))
+            hybrid = Hybrid(model, contact=None, dt=dt, calibration=Calibration.of(actuator_delay=delay))
             found = hybrid.rollout(model.state(), controls)
-            np.testing.assert_allclose(found.q, kn.rollout(model, model.state(), acting, dt=dt).q, rtol=0, atol=1e-9)
-        half = Hybrid(model, dt=dt, calibration=Calibration.of(actuator_delay=0.005))
+            np.testing.assert_allclose(
+                found.q, kn.rollout(model, model.state(), acting, dt=dt, contact=None).q, rtol=0, atol=1e-9
+            )
+        half = Hybrid(model, contact=None, dt=dt, calibration=Calibration.of(actuator_delay=0.005))
         mean = (controls + np.concatenate([controls[:1], controls[:-1]])) / 2  # half of each step acts as before
-        wanted = kn.rollout(model, model.state(), mean, dt=dt).q
+        wanted = kn.rollout(model, model.state(), mean, dt=dt, contact=None).q
         np.testing.assert_allclose(half.rollout(model.state(), controls).q, wanted, rtol=0, atol=1e-9)
         with pytest.raises(ValueError, match=r"act 0\.005 s late, which a policy cannot know"):
             half.rollout(model.state(), lambda time, state: np.zeros(1), steps=5)

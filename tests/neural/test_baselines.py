@@ -32,7 +32,7 @@ def test_a_learned_step_moves_a_quadruped_on_its_manifold(kind: str):
 
     def run(network):
         parts = kn.Blueprint({"next/state": kn.Augment(network, inputs=INPUTS, mode="replace")})
-        motion = kn.rollout(QUADRUPED, state, dt=0.01, steps=4, blueprint=parts)
+        motion = kn.rollout(QUADRUPED, state, dt=0.01, steps=4, contact=None, blueprint=parts)
         return motion.q, motion.qd
 
     fast = native.jit(run)

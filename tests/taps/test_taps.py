@@ -64,7 +64,7 @@ def test_taps_are_listed_in_the_order_of_the_step():
     assert "coefficient of sliding friction" in repr(taps)
     with pytest.raises(KeyError, match="there is no tap 'contacts'"):
         taps["contacts"]
-    assert "contact/depth" not in [tap.name for tap in kn.list_taps(model)]
+    assert "contact/depth" not in [tap.name for tap in kn.list_taps(model, contact=None)]
     absent = {"contact/bias", "contact/softness"}  # springs aim at no speed and have a stiffness instead
     assert set(CATALOGUE) - {tap.name for tap in kn.list_taps(model, contact=Compliant())} == absent
 
@@ -189,7 +189,7 @@ def test_networks_read_the_stages_of_an_integrator():
     state = model.state(np.array([1.0, 2.0]), np.array([0.5, -0.3]))
     damped = eqx.tree_at(lambda m: m.damping, model, model.damping + 0.3)
     drag = kn.Augment(Linear(-0.3 * jnp.eye(2)), "qd", zero_start=False)
-    options = {"dt": 0.01, "steps": 20, "integrator": kn.RK4(), "native": True}
+    options = {"dt": 0.01, "steps": 20, "integrator": kn.RK4(), "contact": None, "native": True}
     ours = kn.rollout(model, state, blueprint=kn.Blueprint({"joint/force": drag}), **options)
     np.testing.assert_allclose(ours.q, kn.rollout(damped, state, **options).q, rtol=1e-12)
 
@@ -204,12 +204,12 @@ def test_a_step_remembers_for_the_next():
     read = kn.Augment(Linear(jnp.eye(2)), kn.previous("joint/acceleration"), zero_start=False)
     blueprint = kn.Blueprint({"joint/force": read})
     state = model.state(np.array([0.0, 1.0]))
-    first = step(model, state, dt=DT, blueprint=blueprint)
-    np.testing.assert_array_equal(first.qd, step(model, state, dt=DT).qd)
-    acceleration = kn.tap_values(model, state, dt=DT)["joint/acceleration"]
+    first = step(model, state, dt=DT, contact=None, blueprint=blueprint)
+    np.testing.assert_array_equal(first.qd, step(model, state, dt=DT, contact=None).qd)
+    acceleration = kn.tap_values(model, state, dt=DT, contact=None)["joint/acceleration"]
     np.testing.assert_allclose(remembered(first)["previous joint/acceleration"], acceleration, rtol=1e-14)
-    both = kn.rollout(model, state, dt=DT, steps=2, blueprint=blueprint)
-    again = step(model, first, dt=DT, blueprint=blueprint)
+    both = kn.rollout(model, state, dt=DT, contact=None, steps=2, blueprint=blueprint)
+    again = step(model, first, dt=DT, contact=None, blueprint=blueprint)
     np.testing.assert_allclose(both.qd[-1], again.qd, rtol=1e-14)
     kept, wanted = (remembered(state)["previous joint/acceleration"] for state in (both.last, again))
     np.testing.assert_allclose(kept, wanted, rtol=1e-14)
