@@ -314,18 +314,24 @@ def sub_regions(statement: Statement) -> list[Region]:
     return statement.regions if isinstance(statement, Branch) else []
 
 
+def compounds(region: Region) -> list[Loop | Branch]:
+    """The loops and branches of a region, those in nested regions apart."""
+    return [s for s in region.statements if type(s) is Loop or type(s) is Branch]
+
+
 def walk(region: Region) -> Iterator[Statement]:
     """All statements of a region, those of nested regions after the one that holds them."""
     for statement in region.statements:
         yield statement
-        for inner in sub_regions(statement):
-            yield from walk(inner)
+        if type(statement) is Loop or type(statement) is Branch:
+            for inner in sub_regions(statement):
+                yield from walk(inner)
 
 
 def regions_within(region: Region) -> Iterator[Region]:
     """A region and all that are nested in it."""
     yield region
-    for statement in region.statements:
+    for statement in compounds(region):
         for inner in sub_regions(statement):
             yield from regions_within(inner)
 

@@ -7,10 +7,11 @@ turns overlaps the one before where their number is no multiple of the lanes.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from knuckle.native.ir import Branch, Buffer, Call, Loop, Node, Program, Region, Store, sub_regions, walk
+from knuckle.native.ir import Branch, Buffer, Call, Loop, Node, Program, Region, Store, walk
 from knuckle.native.passes import varying_parts
 from knuckle.native.residuals import outermost_lanes
 
@@ -76,12 +77,12 @@ class Lanes:
 def lanes_of(program: Program, widest: int) -> dict[Loop, Lanes]:
     """For each loop over lanes that is in no other."""
     loops = [loop for body in program.bodies() for loop in outermost_lanes(body)]
-    touched = {loop: _buffers_in(loop.body) for loop in loops}
+    accesses = _count_accesses(program.bodies())
     found: dict[Loop, Lanes] = {}
     for loop in loops:
         varying, stored, _ = varying_parts(loop.body, {_counter(loop)}, set())
-        outside = _buffers_outside(program, loop)
-        private = {b for b in stored & touched[loop] if b.kind == "workspace" and b not in outside}
+        inside = _count_accesses([loop.body])
+        private = {b for b in stored if b.kind == "workspace" and 0 < inside[b] == accesses[b]}
         found[loop] = Lanes(_width(_count(loop), widest), varying, private)
     return found
 
@@ -111,19 +112,12 @@ def _width(count: int, widest: int) -> int:
     return widest
 
 
-def _buffers_in(region: Region, without: Loop | None = None) -> set[Buffer]:
-    found: set[Buffer] = set()
-    for statement in region.statements:
-        if statement is without:
-            continue
+def _count_accesses(regions: list[Region]) -> Counter[Buffer]:
+    """How often statements of the regions store to or load from each buffer."""
+    counts: Counter[Buffer] = Counter()
+    for statement in (s for region in regions for s in walk(region)):
         if isinstance(statement, Store):
-            found.add(statement.buffer)
+            counts[statement.buffer] += 1
         elif isinstance(statement, Node) and statement.op == "load":
-            found.add(statement.attr.buffer)
-        for inner in sub_regions(statement):
-            found |= _buffers_in(inner, without)
-    return found
-
-
-def _buffers_outside(program: Program, loop: Loop) -> set[Buffer]:
-    return {buffer for body in program.bodies() for buffer in _buffers_in(body, loop)}
+            counts[statement.attr.buffer] += 1
+    return counts

@@ -17,6 +17,7 @@ from knuckle.native.ir import (
     Program,
     Region,
     Store,
+    compounds,
     insert_after,
     is_float,
     operands,
@@ -40,11 +41,15 @@ def count_operations(program: Program) -> Counter:
 
 def run_passes(program: Program) -> dict[str, int]:
     """All passes in order; the number of operations after each."""
-    after = {"lowered": sum(count_operations(program).values())}
+    after = {"lowered": _size(program)}
     for name, one_pass in PASSES.items():
         one_pass(program)
-        after[name] = sum(count_operations(program).values())
+        after[name] = _size(program)
     return after
+
+
+def _size(program: Program) -> int:
+    return sum(len(region.statements) for region in program.regions())
 
 
 def remove_dead_code(program: Program) -> None:
@@ -63,12 +68,13 @@ def remove_dead_code(program: Program) -> None:
             live.add(item)
             work.append(item)
 
-    def need_store(store: Store, region: Region) -> None:
-        if store not in live:
+    def need_buffer(buffer: Buffer) -> None:
+        for store, region in stores[buffer] if buffer not in live else ():
             live.add(store)
             need(store.index)
             need(store.value)
             need_region(region)
+        live.add(buffer)
 
     def need_region(region: Region | None) -> None:
         while region is not None and region in owner:
@@ -84,16 +90,14 @@ def remove_dead_code(program: Program) -> None:
                 need_region(place)
 
     for buffer in program.outputs:
-        for store, region in stores[buffer]:
-            need_store(store, region)
+        need_buffer(buffer)
     while work:
         node = work.pop()
         for argument in node.args:
             need(argument)
         need_region(node.region)
         if node.op == "load":
-            for store, region in stores[node.attr.buffer]:
-                need_store(store, region)
+            need_buffer(node.attr.buffer)
         elif node in defined_by:
             statement, position = defined_by[node]
             need_region(next(iter(sub_regions(statement))))
@@ -102,7 +106,7 @@ def remove_dead_code(program: Program) -> None:
     for body in program.bodies():
         _sweep(body, live)
     program.functions = [f for f in program.functions if any(call in live for call, _ in calls[f.body])]
-    program.workspace = [b for b in program.workspace if stores[b] and any(s in live for s, _ in stores[b])]
+    program.workspace = [b for b in program.workspace if stores[b] and b in live]
 
 
 def _collect(region: Region, owner, defined_by, stores, calls) -> None:
@@ -141,12 +145,12 @@ def _sources(statement: Loop | Branch, position: int) -> list[Node]:
 
 def _sweep(region: Region, live: set) -> None:
     region.statements = [s for s in region.statements if s in live]
-    for statement in region.statements:
+    for statement in compounds(region):
         if isinstance(statement, Loop):
             keep = [n in live for n in statement.phis]
             for name in ("phis", "inits", "nexts", "results"):
                 setattr(statement, name, [n for n, k in zip(getattr(statement, name), keep, strict=True) if k])
-        elif isinstance(statement, Branch):
+        else:
             keep = [n in live for n in statement.results]
             statement.yields = [[n for n, k in zip(row, keep, strict=True) if k] for row in statement.yields]
             statement.results = [n for n in statement.results if n in live]

@@ -20,6 +20,7 @@ from knuckle.native.ir import (
     Program,
     Region,
     Store,
+    compounds,
     insert_after,
     replace_operands,
     sub_regions,
@@ -41,7 +42,7 @@ def keep_residuals(program: Program) -> None:
 
 def outermost_lanes(region: Region) -> Iterator[Loop]:
     """Loops over lanes that are in no other."""
-    for statement in region.statements:
+    for statement in compounds(region):
         if isinstance(statement, Loop) and statement.kind == "lanes":
             yield statement
         else:

@@ -32,7 +32,7 @@ def order_statements(program: Program) -> None:
 def _runs(region: Region) -> list[list]:
     """The statements of a region: values and stores in runs as long as can be, anything else alone."""
     parts: list[list] = []
-    for plain, group in itertools.groupby(region.statements, lambda s: isinstance(s, (Node, Store))):
+    for plain, group in itertools.groupby(region.statements, lambda s: type(s) is Node or type(s) is Store):
         run = list(group)
         parts += [run] if plain else [[statement] for statement in run]
     return parts
