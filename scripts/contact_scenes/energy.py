@@ -14,7 +14,7 @@ e / d, and r_n u_n <= r_n a + e |u_n - a| / d. So r_n u_n <= r_n a - R r_n^2 + e
 
 Friction, d r_t = P(d r_t - s_t) + e with P a projection on a convex set that holds zero. Then P.(s_t - e) <= 0, so
 r_t.u_t + R r_t^2 = r_t.s_t <= e (|r_t| + |s_t| / d + e / d). On the cone (the tangents of De Saxce's map) and in joints
-P shortens: P.(s_t - e) = -|P| |s_t - e|, so also r_t.s_t <= -|r_t| |s_t| + e (|r_t| + 2 |s_t| / d + e / d).
+P shortens: P.(s_t - e) = -|P| |s_t - e|, so also r_t.s_t <= -|r_t| |s_t| + 2 e (|r_t| + |s_t| / d + e / d).
 
 Relaxed contact, y = soft projection of (y - w) + e: y.w = kappa^2 + e.(y + w) - e.e, and y.w = d (r.s + mu r_n slip).
 
@@ -88,14 +88,14 @@ def _rigid(step: Step, tangents: np.ndarray) -> np.ndarray:
     e_t = np.minimum(length(tangents), 2**0.5 * most)
     normal = r_n * a + e_n * (np.abs(r_n) + np.abs(step.u[..., 0] - a) / d)
     shortens = not (step.contact.pyramid or isinstance(step.contact, InteriorPoint))
-    friction = _friction_work(r_t, s_t, e_t, d, shortens=shortens)
+    friction = friction_work(r_t, s_t, e_t, d, shortens=shortens)
     return np.sum(normal + friction - step.R * np.sum(step.r**2, axis=2), axis=1)
 
 
-def _friction_work(r: np.ndarray, s: np.ndarray, e: np.ndarray, d: np.ndarray, *, shortens: bool) -> np.ndarray:
+def friction_work(r: np.ndarray, s: np.ndarray, e: np.ndarray, d: np.ndarray, *, shortens: bool) -> np.ndarray:
     """The most that friction of size r adds at a slip of size s, with a residual of e."""
     opposed = e * (r + (s + e) / d)
-    return np.minimum(opposed, e * (r + (2 * s + e) / d) - r * s) if shortens else opposed
+    return np.minimum(opposed, 2 * opposed - r * s) if shortens else opposed
 
 
 def _relaxed(step: Step) -> np.ndarray:
@@ -169,7 +169,7 @@ def _joint_rows(step: Step) -> np.ndarray:
     work = L * nearest + e * (np.abs(L) + np.abs(kept - nearest) / d)
     bound, s = step.scene.dt * np.maximum(np.asarray(step.scene.model.friction), 0.0), v + R * F
     e = np.minimum(np.abs(d * F - np.clip(d * F - s, -d * bound, d * bound)), most)
-    work = work + _friction_work(np.abs(F), np.abs(s), e, d, shortens=True)
+    work = work + friction_work(np.abs(F), np.abs(s), e, d, shortens=True)
     return np.sum(work - R * (L**2 + F**2), axis=1) + _ties(step)
 
 

@@ -23,7 +23,7 @@ from tests.contact.scenes import GROUND, pose, random_contacts
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import check_contact_scenes as check
-from contact_scenes import audit, draw, judge
+from contact_scenes import audit, draw, energy, judge, maps
 
 SIZES = (0.4, 0.63, 0.43), (0.51, 0.29, 0.4)
 
@@ -85,13 +85,30 @@ def test_energy_is_that_of_recovery_and_of_the_solvers_tolerance(gaining):
     assert not any(judge.judge(scene, found)[fault] for fault in judge.FAULTS)
     assert np.max(judge.Step(scene, found).law_error()) < Impulse().tolerance
     step = judge.Step(scene, jax.tree.map(lambda x: x[at : at + 1], found))
-    assert 0 <= judge.allowed_gain(step) - judge.gain(step) < size
+    assert 0 <= energy.allowed_gain(step) - energy.gain(step) < size
+
+
+@pytest.mark.parametrize("shape", [maps.on_cone, maps.on_square, maps.on_diamond])
+def test_the_bound_of_frictions_work_holds_for_any_residual(shape):
+    """Impulses and slips that have nothing to do with each other, of sizes from 1e-9 to 10."""
+    rng, count = np.random.default_rng(0), 20_000
+    d, mu = 10 ** rng.uniform(-3, 3, count), rng.choice([0, 0.3, 1, 1000.0], count)
+    r, s = (rng.normal(size=(count, 3)) * 10 ** rng.uniform(-9, 1, (count, 3)) for _ in range(2))
+    push = np.column_stack([d * r[:, 0] - s[:, 0], d[:, None] * r[:, 1:] - s[:, 1:]])
+    if shape is maps.on_cone:
+        push[:, 0] -= mu * maps.length(s[:, 1:])
+        kept = shape(push, mu)[:, 1:]
+    else:
+        kept = shape(push[:, 1:], mu * np.maximum(push[:, 0], 0.0))
+    sizes = [maps.length(x) for x in (r[:, 1:], s[:, 1:], d[:, None] * r[:, 1:] - kept)]
+    most = energy.friction_work(*sizes, d, shortens=shape is maps.on_cone)
+    assert np.all(np.sum(r[:, 1:] * s[:, 1:], axis=1) <= most + 1e-15 * (d * sizes[0] ** 2 + sizes[1] ** 2 / d))
 
 
 def test_a_gain_of_the_same_size_that_no_impulse_explains_is_seen(gaining):
     scene, found, at, size, _ = gaining
-    energy = np.einsum("a,ab,b", found.after[at], found.M[at], found.after[at]) / 2
-    assert has_fault(scene, found._replace(after=(1 + size / (2 * energy)) * found.after), at, "energy")
+    kinetic = np.einsum("a,ab,b", found.after[at], found.M[at], found.after[at]) / 2
+    assert has_fault(scene, found._replace(after=(1 + size / (2 * kinetic)) * found.after), at, "energy")
 
 
 def test_a_gain_by_impulses_beyond_the_solvers_tolerance_is_seen(gaining):
