@@ -179,6 +179,19 @@ def planar(contact: Any) -> Scene:
     return Scene(model, kn.State(np.concatenate([box, [0.05], free]), qd), contact)
 
 
+def piled(contact: Any) -> Scene:
+    """Four balls in a row that touch on the ground and a hinged one that hits the last: links coupled as a graph."""
+    shape = kn.shapes.sphere(0.1, friction=(0.6,))
+    hand = kn.shapes.sphere(0.1, position=(0, 0, -0.4), friction=(0.5,))
+    links = [kn.Link(f"ball{k}", joints=kn.free(), mass=0.5 + 0.2 * k, shapes=shape) for k in range(4)]
+    links.append(kn.Link("hand", joints=kn.revolute("y", lower=-0.2, friction=0.05), position=(0.79, 0, 0.5),
+                         mass=0.5, com=(0, 0, -0.2), inertia=ROD, shapes=hand))  # fmt: skip
+    model = kn.build(links, world_shapes=[kn.shapes.plane(friction=(0.4,))], actuators=[kn.motor("hand_joint")])
+    places = [[0.1995 * k, 0.01 * (k % 2), 0.0998, 1, 0, 0, 0] for k in range(4)]
+    speeds = np.random.default_rng(3).normal(size=24) * np.tile([0.2, 0.2, 0.2, 1, 1, 1], 4)
+    return Scene(model, kn.State(np.append(places, 0.03), np.append(speeds, 1.2)), contact, np.array([0.3]))
+
+
 CONTACTS = {
     "Impulse": Impulse(),
     "Impulse(restitution)": Impulse(restitution=0.5, friction=0.3),
@@ -205,7 +218,9 @@ def scenes() -> dict[str, Scene]:
     found |= {f"constrained, {name}": held._replace(contact=CONTACTS[name]) for name in solvers}
     found["constrained, Implicit"] = held._replace(integrator=kn.Implicit())
     found |= {f"touching, {name}": touching(contact) for name, contact in CONTACTS.items()}
-    return found | {f"planar, {name}": planar(contact) for name, contact in CONTACTS.items()}
+    found |= {f"planar, {name}": planar(contact) for name, contact in CONTACTS.items()}
+    graph = ("Impulse", "Impulse(restitution)", "Impulse(smoothing)", "Compliant")
+    return found | {f"piled, {name}": piled(CONTACTS[name]) for name in graph}
 
 
 def variants(scene: Scene, quick: bool, wide: bool) -> Iterator[tuple[str, Scene]]:
@@ -252,7 +267,9 @@ class Compared(NamedTuple):
 
 def compare(name: str, scene: Scene, quick: bool) -> Iterator[Compared]:
     traced = jax.jit(lambda moving: take_step(moving._replace(integrator=scene.integrator)))
-    wide = scene.contact is None or name in ("constrained, Impulse", "touching, Impulse", "planar, Impulse")
+    wide = scene.contact is None or name in [
+        f"{kind}, Impulse" for kind in ("constrained", "touching", "planar", "piled")
+    ]
     for variant, changed in variants(scene, quick, wide):
         constant = take_step(changed)
         for way, other in (

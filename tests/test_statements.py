@@ -113,6 +113,8 @@ STATEMENTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "With zero or passive restitution contact adds no other energy": (
             CONTACT + "test_scenes.py::test_random_scenes_have_no_fault",
+            CONTACT + "test_scenes.py::test_energy_is_that_of_recovery_and_of_the_solvers_tolerance",
+            CONTACT + "test_scenes.py::test_a_gain_by_impulses_beyond_the_solvers_tolerance_is_seen",
             CONTACT + "test_restitution.py::test_random_blows_on_many_corners_gain_no_energy",
         ),
         "1.344 J become 2.099 J": (CONTACT + "test_closed_forms.py::test_newtons_law_raises_the_energy_of_kanes_rod",),
@@ -146,8 +148,15 @@ STATEMENTS: dict[str, dict[str, tuple[str, ...]]] = {
             "experiments/results/contact_convergence.json",
         ),
         "exactly aligned and coincident bodies": (CONTACT + "test_scenes.py::test_random_scenes_have_no_fault",),
-        "Energy may grow by no more than the recovery of overlap explains": (
+        "Energy may grow by no more than laws explain": (
             CONTACT + "test_scenes.py::test_the_judge_sees_what_is_wrong",
+            CONTACT + "test_scenes.py::test_the_bound_of_frictions_work_holds_for_any_residual",
+        ),
+        "residuals count up to the solver's tolerance": (
+            CONTACT + "test_scenes.py::test_a_gain_of_the_same_size_that_no_impulse_explains_is_seen",
+        ),
+        "add up to e (|r| + m |u|)": (
+            CONTACT + "test_scenes.py::test_energy_is_that_of_recovery_and_of_the_solvers_tolerance",
         ),
         "forward and reverse mode agree, and nothing anywhere is NaN": (GRADIENTS,),
         'unless `beyond="hold"` lets it stand still there': (

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 INNER_STEPS, LAST = 12, -1  # Newton steps before the problem is made easier; count of the one that ends a search
-ROUGH = 0.1  # of the tolerance: a residual in joint space from which on a last step is worth its cost
+ROUGH = 0.01  # of the tolerance: a residual from which on a last step is worth its cost
 FIRST_RHO, EASIER, HARDER, MOST_RHO = 0.1, 10.0, 0.3, 1e3
 ROUNDING = 1e-14  # of the velocity of a row that its impulse makes alone
 MAP_ROUNDING = 1e-15  # of the mean of that velocity over the rows of a contact, which the laws' maps count with
@@ -48,19 +48,16 @@ def choose(
     near_error: Float[Array, ""],
     rounding: Float[Array, ""],
     tolerance: float,
-    *,
-    in_rows: bool = False,
 ) -> tuple[Choice, Progress]:
     """After a step with this residual, in the problem itself and in the easier one.
 
-    A search that ends on an easier problem, or just below the tolerance in a space that loses digits (not `in_rows`),
-    takes one more plain step: whichever way it went, it ends at the same impulses.
+    A search that ends on an easier problem, or just below the tolerance, takes more plain steps, as long as they halve
+    the residual: whichever way it went, and in whichever space, it ends at the same impulses.
     """
     plain = at.rho == 0
     reached = ~plain & (error <= reachable(tolerance, rounding))
-    if not in_rows:
-        rough = (error > ROUGH * tolerance) & (error <= tolerance)
-        reached = reached | (plain & rough & (at.inner != LAST))
+    rough = (error > ROUGH * tolerance) & (error <= tolerance)
+    reached = reached | (plain & rough & ((at.inner != LAST) | (error < 0.5 * at.error)))
     better = error < at.error  # false for NaN
     solved = ~plain & (near_error <= 0.5 * tolerance)
     failed = ~solved & ~reached & ((at.inner + 1 >= INNER_STEPS) | ~(near_error < jnp.inf))

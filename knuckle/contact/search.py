@@ -4,8 +4,8 @@ Undamped Newton from the last step's impulses takes one or two iterations where 
 converge (redundant contacts, stacks, mass ratios), the problem is changed to one that it solves easily, A + rho D with
 the centre of the last solution, and rho is lowered from solution to solution until the original problem is solved.
 
-Solutions on that path, and those of steps in the space of the joints, where stiff rows cost digits, are only as exact
-as the tolerance: one more undamped step ends these searches at rounding.
+Solutions on that path, and those of steps that end just below the tolerance, are only as exact as the tolerance: more
+undamped steps end these searches at rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from knuckle.contact.coupling import Rows, RowSpace, joined
+from knuckle.contact.coupling import Rows, joined
 from knuckle.contact.laws import Scale
 from knuckle.contact.progress import Progress, choose, first_progress, reachable, rounding_of
 from knuckle.contact.search_packed import can_pack, search_packed
@@ -100,11 +100,8 @@ def _advance(system: System, own: Rows, scales: list[Scale], weights: Rows, at: 
     r = plus(at.r, step)
     u = velocity(system, r)
     error = residual(laws, r, u, scales)
-    in_rows = isinstance(system.coupling, RowSpace)
     near_error = jax.lax.cond(rho == 0, lambda: error, lambda: residual(laws, r, near(r, u), near_scales))
-    choice, progress = choose(
-        at.progress, error, near_error, impulse_rounding(own, weights, r), tolerance, in_rows=in_rows
-    )
+    choice, progress = choose(at.progress, error, near_error, impulse_rounding(own, weights, r), tolerance)
     return _State(
         r=_where(choice.failed, at.center, r),
         u=_where(choice.failed, at.center_u, u),

@@ -15,7 +15,8 @@ from knuckle import native
 from knuckle.contact.nearest import Nearest
 from knuckle.contact.rows import contact_jacobian, inverse_masses, world_axes
 from knuckle.dynamics.crba import crba
-from knuckle.kinematics import articulation
+from knuckle.kinematics import articulation, poses
+from knuckle.model.joints import retract
 
 STEPS = 40
 
@@ -30,6 +31,9 @@ class Record(NamedTuple):
     M: np.ndarray
     J: np.ndarray  # contact rows
     inverse_mass: np.ndarray  # per contact
+    J_tie: np.ndarray  # rows of the points that are held in the world
+    tie_error: np.ndarray  # how far they are from where they are held [m]
+    q_before: np.ndarray
     outcome: Any  # `Outcome` of arrays of NumPy
 
 
@@ -49,9 +53,21 @@ def _masses(model: kn.Model, q, qd, dt, contacts, frame):
         free = kn.step(smooth, kn.State(q, qd), dt=dt, contact=None).qd
         axes = world_axes(model, articulation(model, q))
         J = contact_jacobian(model, axes, contacts, frame, Nearest(None)).reshape(-1, model.nv)
-        return free, crba(model, q), J, inverse_masses(model, contacts)
+        tie, J_tie = tie_errors(model, q), jax.jacfwd(lambda x: tie_errors(model, retract(model, q, x)))
+        return free, crba(model, q), J, inverse_masses(model, contacts), J_tie(jnp.zeros(model.nv)), tie
 
     return jax.lax.map(one, (q, qd, contacts, frame))
+
+
+def tie_errors(model: kn.Model, q) -> jax.Array:
+    """Where points stand against those of the world that they are connected to [m], one after another."""
+    ties, pose = model.equalities, poses(model, q)
+    assert all(kind == "connect" and b < 0 for kind, b in zip(ties.kind, ties.b, strict=True))
+    apart = [
+        pose.position[link] + pose.rotation[link] @ ties.position_a[k] - ties.position_b[k]
+        for k, link in enumerate(ties.a)
+    ]
+    return jnp.concatenate([jnp.zeros(0), *apart])
 
 
 def record(scene: Scene, trajectory: kn.Trajectory) -> Record:
@@ -59,5 +75,5 @@ def record(scene: Scene, trajectory: kn.Trajectory) -> Record:
     q_before, before = np.concatenate([scene.q[None], q[:-1]]), np.concatenate([scene.qd[None], qd[:-1]])
     outcome: Any = trajectory.contact
     found = _masses(scene.model, q_before, before, scene.dt, outcome.contacts, outcome.frame)
-    free, M, J, inverse_mass = (np.asarray(x) for x in found)
-    return Record(q, before, qd, free, M, J, inverse_mass, jax.tree.map(np.asarray, outcome))
+    free, *others = (np.asarray(x) for x in found)
+    return Record(q, before, qd, free, *others, q_before=q_before, outcome=jax.tree.map(np.asarray, outcome))

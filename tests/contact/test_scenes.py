@@ -23,7 +23,7 @@ from tests.contact.scenes import GROUND, pose, random_contacts
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import check_contact_scenes as check
-from contact_scenes import audit, draw, judge
+from contact_scenes import audit, draw, energy, judge, maps
 
 SIZES = (0.4, 0.63, 0.43), (0.51, 0.29, 0.4)
 
@@ -60,6 +60,70 @@ def test_a_chain_held_inside_the_ground_is_solved_or_flagged(number):
     found = judge.judge(scene, audit.record(scene, audit.run(scene)))
     assert scene.family == "chain of hinges"
     assert not any(found[fault] for fault in judge.FAULTS)
+
+
+GAINING = {  # scene: a step, the energy that its residual adds [J], and the contact and axis of the impulse that does
+    79083: (2, 2.2e-10, (4, 1)),  # friction of a contact that pulls by 8e-10 N s
+    90004: (0, 1e-6, (1, 1)),  # friction of a contact that is 1.3 m apart, and a tie that pulls by 89 N s
+    19171: (9, 3e-11, (0, 0)),  # a relaxed contact that keeps the impulses of the last step
+}
+
+
+@pytest.fixture(scope="module", params=GAINING)
+def gaining(request):
+    """A step of a scene, and what it gained: the judge's allowance for residuals left out e |u| / d."""
+    scene = draw.draw(request.param, check.SEED)
+    return scene, audit.record(scene, audit.run(scene)), *GAINING[request.param]
+
+
+def has_fault(scene, found, step, fault) -> bool:
+    return bool(judge.judge(scene, jax.tree.map(lambda x: x[step : step + 1], found))[fault])
+
+
+def test_energy_is_that_of_recovery_and_of_the_solvers_tolerance(gaining):
+    scene, found, at, size, _ = gaining
+    assert not any(judge.judge(scene, found)[fault] for fault in judge.FAULTS)
+    assert np.max(judge.Step(scene, found).law_error()) < Impulse().tolerance
+    step = judge.Step(scene, jax.tree.map(lambda x: x[at : at + 1], found))
+    assert 0 <= energy.allowed_gain(step) - energy.gain(step) < size
+
+
+@pytest.mark.parametrize("shape", [maps.on_cone, maps.on_square, maps.on_diamond])
+def test_the_bound_of_frictions_work_holds_for_any_residual(shape):
+    """Impulses and slips that have nothing to do with each other, of sizes from 1e-9 to 10."""
+    rng, count = np.random.default_rng(0), 20_000
+    d, mu = 10 ** rng.uniform(-3, 3, count), rng.choice([0, 0.3, 1, 1000.0], count)
+    r, s = (rng.normal(size=(count, 3)) * 10 ** rng.uniform(-9, 1, (count, 3)) for _ in range(2))
+    push = np.column_stack([d * r[:, 0] - s[:, 0], d[:, None] * r[:, 1:] - s[:, 1:]])
+    if shape is maps.on_cone:
+        push[:, 0] -= mu * maps.length(s[:, 1:])
+        kept = shape(push, mu)[:, 1:]
+    else:
+        kept = shape(push[:, 1:], mu * np.maximum(push[:, 0], 0.0))
+    sizes = [maps.length(x) for x in (r[:, 1:], s[:, 1:], d[:, None] * r[:, 1:] - kept)]
+    most = energy.friction_work(*sizes, d, shortens=shape is maps.on_cone)
+    assert np.all(np.sum(r[:, 1:] * s[:, 1:], axis=1) <= most + 1e-15 * (d * sizes[0] ** 2 + sizes[1] ** 2 / d))
+
+
+def test_a_gain_of_the_same_size_that_no_impulse_explains_is_seen(gaining):
+    scene, found, at, size, _ = gaining
+    kinetic = np.einsum("a,ab,b", found.after[at], found.M[at], found.after[at]) / 2
+    assert has_fault(scene, found._replace(after=(1 + size / (2 * kinetic)) * found.after), at, "energy")
+
+
+def test_a_gain_by_impulses_beyond_the_solvers_tolerance_is_seen(gaining):
+    """Three times as wrong as the solver allows, with all that they do: the check of the law itself lets them pass."""
+    scene, found, at, _, (contact, axis) = gaining
+    step = judge.Step(scene, found)
+    push = np.zeros_like(step.r)
+    push[:, contact, axis] = 3e-8 / step.d[:, contact] * np.sign(step.u[:, contact, axis])
+    flat = push.reshape(len(push), -1)
+    faster = np.einsum("sab,sib,si->sa", step.inverse, found.J, flat)
+    more = np.einsum("sij,sj->si", step.A, flat).reshape(push.shape)
+    outcome = eqx.tree_at(lambda o: (o.impulse, o.velocity), found.outcome, (step.r + push, step.u + more))
+    wrong = found._replace(after=found.after + faster, outcome=outcome)
+    assert not has_fault(scene, wrong, at, "law") and not has_fault(scene, wrong, at, "momentum")
+    assert has_fault(scene, wrong, at, "energy")
 
 
 def test_random_scenes_under_two_laws_have_no_fault():
