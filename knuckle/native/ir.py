@@ -8,12 +8,15 @@ read, so a buffer may be overwritten without confusing earlier values.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
+Result = TypeVar("Result")
 INDEX = "i8"  # the dtype of loop counters and offsets (numpy's code for 64-bit signed)
 BOOL = "b1"
 
@@ -166,6 +169,10 @@ class Program:
             yield from walk(body)
 
 
+class TooManyValues(Exception):
+    """More values would be made than are allowed: see `Builder.within`."""
+
+
 class Builder:
     """Builds a `Program`, sharing equal values and placing each in the outermost region it may live in."""
 
@@ -179,6 +186,9 @@ class Builder:
         self.constants: dict = {}
         self.functions: list[Function] = []
         self.made = 0  # values asked for, before sharing
+        self.created = 0  # values that were new
+        self.tried = 0  # values asked for in trials of `within`
+        self.allowance: float = math.inf  # how many there may be
         self._indices: dict[int, Node] = {}
         self._zeros: dict[str, Node] = {}
 
@@ -197,6 +207,9 @@ class Builder:
             if found is not None:
                 return found
             region = region.parent
+        self.created += 1
+        if self.created > self.allowance:
+            raise TooManyValues
         node = Node(op, args, attr, dtype, home)
         home.table[key] = node
         home.statements.append(node)
@@ -221,6 +234,18 @@ class Builder:
             yield self.region
         finally:
             self.stack, self.barrier = outside
+
+    def within(self, count: int, make: Callable[[], Result]) -> Result | None:
+        """What `make` gives if that takes at most so many new values, else None; it may make values only, no stores."""
+        outside, start = self.allowance, self.created
+        self.allowance = min(outside, start + count)
+        try:
+            return make()
+        except TooManyValues:
+            self.created = start
+            return None
+        finally:
+            self.allowance = outside
 
     def constant(self, value, dtype: str) -> Node:
         """The constant `value`; two are the same if their bits are."""

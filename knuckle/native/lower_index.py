@@ -17,6 +17,7 @@ from knuckle.native.ir import INDEX, Node
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.lower_elementwise import result
 from knuckle.native.lower_shape import sliced
+from knuckle.native.structure import make_if_cheap
 from knuckle.native.trace import UnsupportedValue, close, flatten
 from knuckle.native.values import (
     DENSE_LIMIT,
@@ -198,20 +199,30 @@ def _gather(b: Lowering, equation, x: Value, indices: Value):
         d.start_indices_batching_dims, p["slice_sizes"],
     )  # fmt: skip
     fill = _fill_value(b, p, dtype) if _mode(p["mode"]) == GatherScatterMode.FILL_OR_DROP else None
-    if math.prod(shape) > SCALAR_LIMIT and not (
-        fits_scalars(x, math.prod(shape)) and constants_of(indices) is not None
-    ):
-        return _gather_memory(b, windows, x, memory(b, indices), fill, dtype)
-    out, places = objects(shape), scalars(b, indices).data
-    for row in windows.rows():
-        start = windows.start(b, places, row)
-        inside = windows.in_range(b, start, x.shape) if fill is not None else b.constant(True, "b1")
-        start = windows.clamped(b, start, x.shape)
-        for place, offset in windows.window_places():
+
+    def unrolled() -> Nodes:
+        return _gather_scalars(b, windows, x, indices, fill)
+
+    size, known = math.prod(shape), constants_of(indices) is not None
+    if size <= SCALAR_LIMIT or (known and fits_scalars(x, size)):
+        return Scalars(unrolled(), dtype)
+    few = make_if_cheap(b, size, unrolled) if known else None
+    if few is not None:
+        return Scalars(few, dtype)
+    return _gather_memory(b, windows, x, memory(b, indices), fill, dtype)
+
+
+def _gather_scalars(b: Lowering, w: Windows, x: Value, indices: Value, fill: Node | None) -> Nodes:
+    out, places = objects(w.shape), scalars(b, indices).data
+    for row in w.rows():
+        start = w.start(b, places, row)
+        inside = w.in_range(b, start, x.shape) if fill is not None else b.constant(True, "b1")
+        start = w.clamped(b, start, x.shape)
+        for place, offset in w.window_places():
             at = [b.add_(s, b.index(o)) for s, o in zip(start, offset, strict=True)]
             value = element(b, x, at)
-            out[windows.join(row, place)] = value if fill is None else b.select(inside, value, fill)
-    return Scalars(out, dtype)
+            out[w.join(row, place)] = value if fill is None else b.select(inside, value, fill)
+    return out
 
 
 def _fill_value(b: Lowering, params, dtype: str) -> Node:
@@ -291,7 +302,12 @@ def _scatter(b: Lowering, equation, x: Value, indices: Value, updates: Value):
     )  # fmt: skip
     sparse = fits_scalars(updates, math.prod(x.shape)) and constants_of(indices) is not None
     rows_in_memory = isinstance(updates, Memory) and isinstance(x, Memory) and math.prod(sizes) >= DENSE_LIMIT
-    if rows_in_memory or (math.prod(updates.shape) > SCALAR_LIMIT and not sparse):
+    large = math.prod(updates.shape) > SCALAR_LIMIT and not sparse
+    if large and isinstance(x, Scalars) and constants_of(indices) is not None:
+        few = make_if_cheap(b, 2 * math.prod(updates.shape), lambda: scalars(b, updates).data)  # one load for each
+        if few is not None:
+            updates, large = Scalars(few, updates.dtype), False
+    if rows_in_memory or large:
         return _scatter_memory(b, windows, x, memory(b, indices), memory(b, updates), combine, clip)
     return _scatter_scalars(b, windows, x, scalars(b, indices).data, scalars(b, updates).data, combine, clip)
 

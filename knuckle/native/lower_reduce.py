@@ -13,6 +13,7 @@ from knuckle.native.ir import BOOL, Node, is_float
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.lower_elementwise import as_dtype, result
 from knuckle.native.lower_shape import reshaped
+from knuckle.native.structure import make_if_cheap
 from knuckle.native.trace import UnsupportedValue
 from knuckle.native.values import (
     SCALAR_LIMIT,
@@ -213,9 +214,13 @@ def _dot_general(b: Lowering, equation, x: Value, y: Value):
     batch, m, k, n = sizes
     left = _three(b, x, (bx, fx, cx), (batch, m, k))
     right = _three(b, y, (by, fy, cy), (batch, n, k))
+    product = None
     if k == 0 or _is_sparse_or_small(left, right, batch * m * n * k):
-        out = _unrolled_product(b, scalars(b, left).data, scalars(b, right).data, dtype)
-        return Scalars(out.reshape(shape), dtype)
+        product = _unrolled_product(b, left, right, dtype)
+    elif _meets_constants(left, right):
+        product = make_if_cheap(b, batch * m * n, lambda: _unrolled_product(b, left, right, dtype))
+    if product is not None:
+        return Scalars(product.reshape(shape), dtype)
     return reshaped(b, _product_loops(b, memory(b, left), memory(b, right), dtype), shape)
 
 
@@ -254,7 +259,14 @@ def _nonzero(value: Value) -> np.ndarray:
     return np.array(flat, dtype=float).reshape(value.shape)
 
 
-def _unrolled_product(b: Lowering, left: Nodes, right: Nodes, dtype: str) -> Nodes:
+def _meets_constants(left: Value, right: Value) -> bool:
+    """Whether an array in memory that is not large is multiplied by one of scalars, which may hold zeros."""
+    stored = [v for v in (left, right) if isinstance(v, Memory)]
+    return len(stored) == 1 and math.prod(stored[0].shape) <= SCALAR_LIMIT
+
+
+def _unrolled_product(b: Lowering, x: Value, y: Value, dtype: str) -> Nodes:
+    left, right = scalars(b, x).data, scalars(b, y).data
     batch, m, _ = left.shape
     n = right.shape[1]
     out = objects((batch, m, n))

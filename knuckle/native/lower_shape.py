@@ -10,6 +10,7 @@ import numpy as np
 from knuckle.native.ir import code_of
 from knuckle.native.lower import Lowering, rule
 from knuckle.native.lower_elementwise import result
+from knuckle.native.structure import make_if_cheap
 from knuckle.native.trace import UnsupportedValue
 from knuckle.native.values import (
     SCALAR_LIMIT,
@@ -136,6 +137,10 @@ def joined(b: Lowering, parts, axis: int, shape, dtype: str) -> Value:
     sparse = all(fits_scalars(p, math.prod(shape)) for p in parts)
     if sparse or (math.prod(shape) <= SCALAR_LIMIT and not large):
         return Scalars(np.concatenate([scalars(b, p).data for p in parts], axis), dtype)
+    if any(isinstance(p, Scalars) for p in parts):
+        few = make_if_cheap(b, math.prod(shape), lambda: np.concatenate([scalars(b, p).data for p in parts], axis))
+        if few is not None:
+            return Scalars(few, dtype)
     target = whole(b, b.allocate(dtype, math.prod(shape)), shape, dense=True)
     start = 0
     for part in parts:

@@ -1,7 +1,7 @@
 """Arrays during lowering: `Scalars`, one value per element, or `Memory`, a strided view of a buffer.
 
 Small arrays are scalars, so that moving elements about costs nothing and zeros vanish; large ones stay in memory and
-are worked on by loops. `elementwise` decides between the two.
+are worked on by loops. `elementwise` decides between the two; `structure` says which large arrays are scalars too.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from knuckle.native.algebra import Algebra
 from knuckle.native.ir import INDEX, Contents, Loop, Node, code_of
+from knuckle.native.structure import Nodes, has_structure, make_if_cheap
 
-Nodes = Any  # a numpy array of nodes
 SCALAR_LIMIT = 1024  # elements; larger arrays live in memory
 SPARSE_LIMIT = 65536  # elements; arrays of scalars may grow to this if most of their elements are constants
 SPARSE_COUNT = 4096  # elements that are not constants, in such arrays
@@ -350,6 +349,9 @@ def elementwise(b: Algebra, function: Callable[..., Node], operands: Sequence[Va
     if not stays_in_memory(operands, shape):
         data = [np.broadcast_to(scalars(b, v).data, shape) for v in operands]
         return Scalars(map_nodes(function, *data), dtype)
+    few = _few_operations(b, function, operands, shape)
+    if few is not None:
+        return Scalars(few, dtype)
     uniform: dict[int, Node] = {i: scalars(b, v).data[()] for i, v in enumerate(operands) if not v.shape}
     for i, v in enumerate(operands):
         repeated = splat_of(b, v) if isinstance(v, Memory) else None
@@ -369,6 +371,17 @@ def elementwise(b: Algebra, function: Callable[..., Node], operands: Sequence[Va
 
     nest(b, sizes, [m.offset for m in arrays.values()] + [result.offset], walks, body)
     return result
+
+
+def _few_operations(b: Algebra, function: Callable[..., Node], operands: Sequence[Value], shape) -> Nodes | None:
+    """`function` over arrays as scalars, where most of it vanishes because of what one of them holds."""
+    if not any(isinstance(v, Scalars) and v.shape and has_structure(v.data) for v in operands):
+        return None
+
+    def make() -> Nodes:
+        return map_nodes(function, *[np.broadcast_to(scalars(b, v).data, shape) for v in operands])
+
+    return make_if_cheap(b, math.prod(shape), make)
 
 
 def splat_of(b: Algebra, value: Memory) -> Node | None:
