@@ -30,7 +30,7 @@ PHYSICS = (
     "constraints",
     "forces",
 )
-STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
+STEPPING = ("quantities", "integrate", "simulate", "tap_list", "saturation", "linear_map")
 COMMANDS = (
     "cli_common",
     "cli_folder",

@@ -1,0 +1,9 @@
+"""Planning and feedback with the simulator inside: LQR, iLQR and DDP, model-predictive control."""
+
+from knuckle.control.costs import frame, quadratic, squares, tracking
+from knuckle.control.ilqr import ilqr
+from knuckle.control.lqr import Regulator, lqr
+from knuckle.control.plan import Plan, TrackingPolicy
+from knuckle.control.planner import Planner
+
+__all__ = ["Plan", "Planner", "Regulator", "TrackingPolicy", "frame", "ilqr", "lqr", "quadratic", "squares", "tracking"]
