@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from knuckle import contact, dynamics, forces, kinematics, model, spatial
+from knuckle import contact, dynamics, forces, kinematics, model, saturation, spatial
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
 from knuckle.linear_map import linearize
 from knuckle.model import (
@@ -92,6 +92,7 @@ __all__ = [
     "retract",
     "revolute",
     "rollout",
+    "saturation",
     "save",
     "save_hybrid",
     "shapes",

@@ -3,7 +3,7 @@
 from knuckle.control.costs import frame, quadratic, squares, tracking
 from knuckle.control.ilqr import ilqr
 from knuckle.control.lqr import Regulator, lqr
-from knuckle.control.plan import Plan, TrackingPolicy
+from knuckle.control.plan import Plan
 from knuckle.control.planner import Planner
 
-__all__ = ["Plan", "Planner", "Regulator", "TrackingPolicy", "frame", "ilqr", "lqr", "quadratic", "squares", "tracking"]
+__all__ = ["Plan", "Planner", "Regulator", "frame", "ilqr", "lqr", "quadratic", "squares", "tracking"]

@@ -87,7 +87,7 @@ def iterate(problem: Problem, before: Progress, choices: Choices) -> Progress:
         """A backward pass and a line search; without success, more regularisation."""
         feedback = backward_pass(view, carry.regularisation, scale, choices.bounded, second)
         found, share, trials, penalty = _line_search(problem, view, rolled, feedback, carry.penalty)
-        regularisation = _next_regularisation(carry.regularisation, share)
+        regularisation = _next_regularisation(carry.regularisation, share, feedback.decrement / jnp.abs(rolled.cost))
         return Progress(found, regularisation, penalty, feedback, share, carry.trials + trials, finite)
 
     def unsuccessful(carry: Progress):
@@ -98,8 +98,10 @@ def iterate(problem: Problem, before: Progress, choices: Choices) -> Progress:
     return jax.lax.while_loop(unsuccessful, attempt, first)
 
 
-def _next_regularisation(weight, share):
-    less = jnp.where(weight > WEAKEST * FACTOR, weight / FACTOR, 0.0)
+def _next_regularisation(weight, share, decrement):
+    """Less after a long step, and no more than the decrement over the cost: convergence stays quadratic."""
+    less = jnp.minimum(weight / FACTOR, jnp.where(decrement >= 0, decrement, jnp.inf))
+    less = jnp.where(less > WEAKEST, less, 0.0)
     more = jnp.maximum(weight * FACTOR, WEAKEST)
     return jnp.where(share >= 0.5, less, jnp.where(share > 0, weight, more))
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle.control.space import Space
-from knuckle.model.model import Leaf, Model, State
+from knuckle.model.model import Model, State
 from knuckle.optim.result import Status
-from knuckle.simulate import Trajectory
+from knuckle.simulate import Policy, Trajectory
 
 
 class History(NamedTuple):
@@ -64,30 +63,18 @@ class Plan:
         """States after each step, with the control that led there, as of `kn.rollout`."""
         return Trajectory(self.times[1:], self.states.q[1:], self.states.qd[1:], self.controls)
 
-    def policy(self) -> TrackingPolicy:
-        """The feedback around the plan, for `kn.rollout`: a function of time and state."""
-        arrays = (self.states.q[:-1], self.states.qd[:-1], self.controls, self.gains, self.lower, self.upper)
-        return TrackingPolicy(self.model, *arrays, self.dt, self.start_time)
+    def policy(self) -> Policy:
+        """The feedback around the plan, for `kn.rollout`: a function of time and state.
 
+        It is held from knot to knot; after the last knot that of the last step goes on.
+        """
+        space, last = Space(self.model), len(self.controls) - 1
+        rows = (self.states.q[:-1], self.states.qd[:-1], self.controls, self.gains, self.lower, self.upper)
 
-class TrackingPolicy(eqx.Module):
-    """Feedback around a trajectory, held from knot to knot; after the last knot that of the last step."""
+        def feedback(time, state: State) -> Float[Array, " nu"]:
+            knot = jnp.floor((time - self.start_time) / self.dt + 1e-6).astype(int)
+            q, qd, control, gain, lower, upper = (jnp.asarray(x)[jnp.clip(knot, 0, last)] for x in rows)
+            change = space.between(State(q, qd), State(state.q, state.qd))
+            return jnp.clip(control + gain[:, : len(change)] @ change, lower, upper)
 
-    model: Model
-    q: Float[Leaf, "step nq"]
-    qd: Float[Leaf, "step nv"]
-    control: Float[Leaf, "step nu"]
-    gain: Float[Leaf, "step nu n"]
-    lower: Float[Leaf, "step nu"]
-    upper: Float[Leaf, "step nu"]
-    dt: float = eqx.field(static=True)
-    start_time: float = eqx.field(static=True)
-
-    def __call__(self, time, state: State) -> Float[Array, " nu"]:
-        knot = jnp.floor((time - self.start_time) / self.dt + 1e-6).astype(int)
-        knot = jnp.clip(knot, 0, len(self.control) - 1)
-        q, qd, control, gain, lower, upper = (
-            jnp.asarray(x)[knot] for x in (self.q, self.qd, self.control, self.gain, self.lower, self.upper)
-        )
-        change = Space(self.model).between(State(q, qd), State(state.q, state.qd))
-        return jnp.clip(control + gain[:, : len(change)] @ change, lower, upper)
+        return feedback
