@@ -191,7 +191,14 @@ class Planner:
     def _problem(self, free, table) -> Problem:
         """The problem as traced: free arrays in their places, limits of controls left to the planner."""
         start_time, lower, upper = (jnp.asarray(x) for x in table)
-        model, running, terminal = self._with_free(free)
+        return self._problem_with(*self._with_free(free), start_time, lower, upper)
+
+    def problem_of(self, model: Model, time) -> Problem:
+        """The problem of this planner with another model of the same topology, from a time on; to be traced."""
+        costs = jax.tree.map(lambda x: model if x is self.model else x, (self.running, self.terminal), is_leaf=_is_model)
+        return self._problem_with(model, *costs, jnp.asarray(time), jnp.asarray(self.lower), jnp.asarray(self.upper))
+
+    def _problem_with(self, model: Model, running: Cost, terminal: Cost, start_time, lower, upper) -> Problem:
         options, saturation = dict(self.options), None
         if self._unclipped:
             bare, forces = without_limits(model), self._force_limits
