@@ -50,6 +50,7 @@ COMMANDS = (
     "cli_begin",
     "cli_write",
     "cli_simulate",
+    "cli_control",
     "cli",
     "__main__",
 )
