@@ -66,8 +66,9 @@ class Environment:
 def mujoco_state(environment: Any, observation: Any) -> State:
     """qpos and qvel of the MuJoCo data inside an environment."""
     inner = getattr(environment, "unwrapped", environment)
-    data = getattr(getattr(inner, "physics", inner), "data", None)
-    if not hasattr(data, "qpos"):
+    places = (inner, getattr(inner, "physics", None))
+    data = next((place.data for place in places if hasattr(getattr(place, "data", None), "qpos")), None)
+    if data is None:
         raise ValueError(
             f"environment: {type(environment).__name__} has no MuJoCo data to read q and qd from: give "
             "state_of=lambda environment, observation: kn.State(q, qd)"
