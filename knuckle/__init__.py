@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from knuckle import contact, dynamics, forces, kinematics, model, spatial
+from knuckle import contact, dynamics, forces, kinematics, model, saturation, spatial
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
 from knuckle.linear_map import linearize
 from knuckle.model import (
@@ -35,7 +35,7 @@ from knuckle.tap_list import list_taps
 from knuckle.taps import Augment, Blueprint, previous
 
 if TYPE_CHECKING:
-    from knuckle import hybrid, native, neural, optim, sysid
+    from knuckle import control, hybrid, native, neural, optim, sysid
     from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
     from knuckle.sysid import Fit, Prior, Recording, fit, read_recordings
 
@@ -67,6 +67,7 @@ __all__ = [
     "ball",
     "build",
     "contact",
+    "control",
     "difference",
     "dynamics",
     "fit",
@@ -91,6 +92,7 @@ __all__ = [
     "retract",
     "revolute",
     "rollout",
+    "saturation",
     "save",
     "save_hybrid",
     "shapes",
@@ -112,7 +114,7 @@ def __getattr__(name: str):
     """These parts are imported when they are first used: they load LLVM, SciPy and more."""
     import importlib
 
-    if name in ("hybrid", "native", "neural", "optim", "sysid"):
+    if name in ("control", "hybrid", "native", "neural", "optim", "sysid"):
         return importlib.import_module(f"knuckle.{name}")
     for module, names in LATER.items():
         if name in names:

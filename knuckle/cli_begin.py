@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from knuckle.sysid import Recording
 
 
-def _numbers(text: str, option: str) -> np.ndarray:
+def read_numbers(text: str, option: str) -> np.ndarray:
     try:
         values = np.array([float(part) for part in text.replace(",", " ").split()])
     except ValueError:
@@ -42,8 +42,8 @@ def start(
     if q is not None and keyframe is not None:
         raise ValueError("--q and --keyframe both say where to start: give one of them")
     first = next(iter(model.keyframes), None)
-    at = _numbers(q, "--q") if q is not None else keyframe or first
-    velocity = None if qd is None else _numbers(qd, "--qd")
+    at = read_numbers(q, "--q") if q is not None else keyframe or first
+    velocity = None if qd is None else read_numbers(qd, "--qd")
     if log is not None and "q" in log.channels and q is None and keyframe is None:
         at, slope = _start_of(model, log)
         velocity = slope if velocity is None else velocity
@@ -61,7 +61,7 @@ def controls(model: kn.Model, state: kn.State, text: str | None) -> np.ndarray:
         return np.asarray(state.control)
     if text is None or text == "hold":
         return np.asarray(model.holding_control(np.asarray(state.q)))
-    values = _numbers(text, "--control")
+    values = read_numbers(text, "--control")
     if model.nu == 0:
         raise ValueError(f"--control {text}: {model.name} has no actuators")
     if len(values) not in (1, model.nu):

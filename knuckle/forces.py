@@ -22,16 +22,22 @@ def actuator_force(model: Model, q: Vec, qd: Vec, control: Vec) -> Vec:
     if model.nu == 0:
         return jnp.zeros_like(qd)
     actuators = model.actuators
-    force = jnp.clip(_unclipped_force(model, q, qd, control), actuators.force_lower, actuators.force_upper)
+    force = jnp.clip(_force_at(model, q, qd, control), actuators.force_lower, actuators.force_upper)
     return jnp.clip(_to_joints(model, actuators.gear, force), -model.effort, model.effort)
 
 
-def _unclipped_force(model: Model, q: Vec, qd: Vec, control: Vec) -> Vec:
+def _force_at(model: Model, q: Vec, qd: Vec, control: Vec) -> Vec:
+    """Forces of the actuators at a control within its limits."""
+    actuators = model.actuators
+    return force_without_limits(model, q, qd, jnp.clip(control, actuators.control_lower, actuators.control_upper))
+
+
+def force_without_limits(model: Model, q: Vec, qd: Vec, control: Vec) -> Vec:
+    """Forces of the actuators as if neither they nor their controls had limits."""
     actuators = model.actuators
     bias = jnp.asarray(actuators.bias)
-    bounded = jnp.clip(control, actuators.control_lower, actuators.control_upper)
     length, velocity = _along_actuators(model, _displacement(model, q)), _along_actuators(model, qd)
-    return actuators.gain * bounded + bias[:, 0] + bias[:, 1] * length + bias[:, 2] * velocity
+    return actuators.gain * control + bias[:, 0] + bias[:, 1] * length + bias[:, 2] * velocity
 
 
 def _along_actuators(model: Model, joint: Vec) -> Vec:
@@ -74,7 +80,7 @@ def stiffness_and_damping(model: Model, q: Vec, qd: Vec, control: Vec) -> tuple[
     if model.nu == 0:
         return stiffness, damping
     actuators = model.actuators
-    force = _unclipped_force(model, q, qd, control)
+    force = _force_at(model, q, qd, control)
     able = (actuators.force_lower < force) & (force < actuators.force_upper)
     total = _to_joints(model, actuators.gear, jnp.clip(force, actuators.force_lower, actuators.force_upper))
     position, velocity = (

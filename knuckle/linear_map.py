@@ -8,17 +8,30 @@ from jaxtyping import Array, Float
 
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model, State
+from knuckle.saturation import straight_through, without_limits
 from knuckle.simulate import as_arrays, control_row, step
 
 
 def linearize(
-    model: Model, state: State, control: Float[Array, " nu"] | None = None, *, dt: float, **options
+    model: Model,
+    state: State,
+    control: Float[Array, " nu"] | None = None,
+    *,
+    dt: float,
+    unclipped: bool = False,
+    **options,
 ) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
-    """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries."""
+    """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries.
+
+    Where an actuator saturates (`saturation.saturated`), its column of B is zero. With `unclipped` A and B are those of
+    actuators without limits that make the same force.
+    """
     from knuckle.native import lanes  # loads LLVM
 
     state = as_arrays(state)
     control = control_row(model, control, state)
+    if unclipped:
+        control, model = straight_through(model, state, control), without_limits(model)
 
     def after(dq, dqd, control):
         """As a change from the state that is reached where the derivative is taken."""

@@ -30,7 +30,7 @@ PHYSICS = (
     "constraints",
     "forces",
 )
-STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
+STEPPING = ("quantities", "integrate", "simulate", "tap_list", "saturation", "linear_map")
 COMMANDS = (
     "cli_common",
     "cli_folder",
@@ -50,6 +50,7 @@ COMMANDS = (
     "cli_begin",
     "cli_write",
     "cli_simulate",
+    "cli_control",
     "cli",
     "__main__",
 )
