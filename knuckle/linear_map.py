@@ -6,10 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from knuckle.contact.default import Contact
+from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model, State
+from knuckle.prescribed import Prescribed
 from knuckle.saturation import straight_through, without_limits
 from knuckle.simulate import as_arrays, control_row, step
+from knuckle.taps import Blueprint
 
 
 def linearize(
@@ -17,17 +21,24 @@ def linearize(
     state: State,
     control: Float[Array, " nu"] | None = None,
     *,
-    dt: float,
+    dt: float | Float[Array, ""],
+    integrator: Integrator = SemiImplicitEuler(),
+    contact: Contact = "default",
+    wrench: Float[Array, "link 6"] | None = None,
+    force: Float[Array, " nv"] | None = None,
+    blueprint: Blueprint | None = None,
+    prescribed: Prescribed | None = None,
+    time: float | Float[Array, ""] = 0.0,
     unclipped: bool = False,
-    **options,
 ) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
     """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries.
 
-    Where an actuator saturates (`saturation.saturated`), its column of B is zero. With `unclipped` A and B are those of
-    actuators without limits that make the same force.
+    The arguments are those of `step`. Where an actuator saturates (`saturation.saturated`), its column of B is zero. With
+    `unclipped` A and B are those of actuators without limits that make the same force.
     """
     from knuckle.native import lanes  # loads LLVM
 
+    options = {"integrator": integrator, "contact": contact, "wrench": wrench, "force": force, "blueprint": blueprint}
     state = as_arrays(state)
     control = control_row(model, control, state)
     if unclipped:
@@ -36,7 +47,7 @@ def linearize(
     def after(dq, dqd, control):
         """As a change from the state that is reached where the derivative is taken."""
         moved = State(retract(model, state.q, dq), state.qd + dqd, state.impulse, state.memory)
-        reached = step(model, moved, control, dt=dt, **options)
+        reached = step(model, moved, control, dt=dt, prescribed=prescribed, time=time, **options)
         return jnp.concatenate([difference(model, jax.lax.stop_gradient(reached.q), reached.q), reached.qd])
 
     rest = jnp.zeros_like(state.qd)
