@@ -2,6 +2,7 @@
 
 from knuckle.sysid.base_parameters import BaseParameters, base_parameters
 from knuckle.sysid.changes import Changes, find_changes
+from knuckle.sysid.discover import Discovery, discover
 from knuckle.sysid.excitation import Excitation, excite
 from knuckle.sysid.files import load_saved, save
 from knuckle.sysid.findings import Finding, RecordingError, Report
@@ -21,6 +22,7 @@ __all__ = [
     "BaseParameters",
     "Changes",
     "Channel",
+    "Discovery",
     "Draws",
     "EffortNoise",
     "Excitation",
@@ -39,6 +41,7 @@ __all__ = [
     "Smoothed",
     "base_parameters",
     "calibrate",
+    "discover",
     "draws",
     "excite",
     "find_changes",

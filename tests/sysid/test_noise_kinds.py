@@ -25,7 +25,9 @@ def thrown():
     with jax.enable_x64(True):
         model, rng, logs = kn.load(BODY), np.random.default_rng(0), []
         for _ in range(2):
-            start = model.state(np.array([0, 0, 0, 1.0, 0, 0, 0]), np.append(rng.normal(size=3), 4 * rng.normal(size=3)))
+            start = model.state(
+                np.array([0, 0, 0, 1.0, 0, 0, 0]), np.append(rng.normal(size=3), 4 * rng.normal(size=3))
+            )
             run = kn.rollout(model, start, dt=0.01, steps=120, integrator=kn.RK4(), contact=None)
             off = rng.normal(size=(120, 6)) * np.repeat([POSITION, ROTATION], 3)
             noisy = jax.vmap(lambda q, d: jnp.asarray(retract(model, q, d)))(run.q, jnp.asarray(off))
