@@ -97,8 +97,8 @@ def _show(found: Any) -> None:
 
 
 def _write(found: Any, folder: Path, robot: str, logs: list[str], recordings: list, hybrid: kn.Hybrid) -> None:
-    from knuckle.sysid.discover.page import page
-    from knuckle.sysid.discover.visited import recorded_states
+    from knuckle.sysid.discovery.page import page
+    from knuckle.sysid.discovery.visited import recorded_states
     from knuckle.sysid.numbers import as_text, plain_data
 
     options = {"contact": hybrid.contact, "integrator": hybrid.integrator}

@@ -2,7 +2,7 @@
 
 from knuckle.sysid.base_parameters import BaseParameters, base_parameters
 from knuckle.sysid.changes import Changes, find_changes
-from knuckle.sysid.discover import Discovery, discover
+from knuckle.sysid.discovery import Discovery, discover
 from knuckle.sysid.excitation import Excitation, excite
 from knuckle.sysid.files import load_saved, save
 from knuckle.sysid.findings import Finding, RecordingError, Report

@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 import knuckle as kn
 from knuckle import native, neural, robots
 from knuckle.neural.formula import EVERY, KINDS, Formula, Term
-from knuckle.sysid.discover.expressions import as_c, as_latex, as_python, coefficient_unit, expressions, input_symbols
+from knuckle.sysid.discovery.expressions import as_c, as_latex, as_python, coefficient_unit, expressions, input_symbols
 
 
 def every_kind() -> Formula:

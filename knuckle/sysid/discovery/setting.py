@@ -10,8 +10,8 @@ import numpy as np
 from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import Integrator
 from knuckle.model.model import Model
-from knuckle.sysid.discover.library import Motion
-from knuckle.sysid.discover.segments import apart
+from knuckle.sysid.discovery.library import Motion
+from knuckle.sysid.discovery.segments import apart
 from knuckle.sysid.entries import single_joints
 from knuckle.sysid.noise import counted_once
 from knuckle.sysid.noise_kinds import ChannelNoise

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
-from knuckle.sysid.discover.library import Candidate
-from knuckle.sysid.discover.segments import Normal
+from knuckle.sysid.discovery.library import Candidate
+from knuckle.sysid.discovery.segments import Normal
 
 RIDGE = 1e-9  # of each free number's own information: keeps columns that the data do not see at zero
 LEAST_FOLDS, FOLDS = 4, 8

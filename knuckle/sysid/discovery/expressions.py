@@ -11,7 +11,7 @@ from sympy.printing.pycode import pycode
 
 from knuckle.model.model import Model
 from knuckle.neural.formula import EVERY, Formula, Term
-from knuckle.sysid.discover.library import FORCE
+from knuckle.sysid.discovery.library import FORCE
 from knuckle.sysid.entries import dimensions, names_of, unit_at
 
 DIGITS = 5

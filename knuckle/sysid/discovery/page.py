@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from knuckle.sysid.discover.pictures import force_pictures, network_picture
-from knuckle.sysid.discover.result import Discovery
+from knuckle.sysid.discovery.pictures import force_pictures, network_picture
+from knuckle.sysid.discovery.result import Discovery
 from knuckle.sysid.report.html import listed, pictures, section, table
 from knuckle.sysid.report.style import STYLE
 

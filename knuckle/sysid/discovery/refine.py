@@ -12,10 +12,10 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import t as student
 
 from knuckle.neural.formula import Formula, Term
-from knuckle.sysid.discover.expressions import coefficient_unit, input_symbols
-from knuckle.sysid.discover.library import Candidate, Library
-from knuckle.sysid.discover.segments import Point, Segments, compiled, descend, normal, settle
-from knuckle.sysid.discover.setting import Setting
+from knuckle.sysid.discovery.expressions import coefficient_unit, input_symbols
+from knuckle.sysid.discovery.library import Candidate, Library
+from knuckle.sysid.discovery.segments import Point, Segments, compiled, descend, normal, settle
+from knuckle.sysid.discovery.setting import Setting
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.parameters import Parameters, choose
 from knuckle.sysid.shots import Shots

@@ -8,11 +8,13 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import knuckle as kn
 from knuckle import sysid
-from knuckle.sysid.discover.page import page
-from knuckle.sysid.discover.visited import recorded_states
+from knuckle.cli import app
+from knuckle.sysid.discovery.page import page
+from knuckle.sysid.discovery.visited import recorded_states
 from knuckle.sysid.numbers import plain_data
 
 PENDULUM = """<mujoco><worldbody><body name="rod"><joint name="hinge" axis="0 1 0"/>
@@ -74,7 +76,7 @@ def test_the_network_reads_the_speed_and_nothing_else(damped):
 
 
 def test_the_formula_is_an_augmentation_that_predicts(damped, pendulum, tmp_path):
-    """A swing that was not recorded, by the discovered model, 20 times nearer to the truth than by the described one."""
+    """A swing that was not recorded is 20 times nearer to the truth than with the described model."""
     _, found = damped
     with jax.enable_x64(True):
         kn.save_hybrid(tmp_path / "found.knuckle", found.model, found.blueprint)
@@ -112,6 +114,27 @@ def test_what_was_found_is_data_and_a_page(damped):
     assert text.count("data:image/svg+xml") == 2 and "viscous damping at hinge" in text
     with pytest.raises(ValueError, match="one of text, latex"):
         found.formula("fortran")
+
+
+def test_the_command_writes_a_page_data_and_a_model(pendulum, damped, tmp_path):
+    """With the programs that are compiled already."""
+    logs, _ = damped
+    (tmp_path / "rod.xml").write_text(PENDULUM)
+    paths = []
+    for k, log in enumerate(logs):
+        paths.append(str(tmp_path / f"log{k}.csv"))
+        table = np.column_stack([log.time, log["q"].values])
+        np.savetxt(paths[-1], table, delimiter=",", header="time,hinge", comments="")
+    folder = tmp_path / "out"
+    said = CliRunner().invoke(
+        app, ["discover", str(tmp_path / "rod.xml"), *paths, "--no-networks", "--resamples", "2", "--out", str(folder)]
+    )
+    assert said.exit_code == 0, said.output
+    assert "missing: viscous damping at hinge" in said.output
+    assert {"discovery.json", "discovery.html", "model.knuckle"} <= {path.name for path in folder.iterdir()}
+    assert kn.load_hybrid(folder / "model.knuckle").blueprint.size == 1
+    again = CliRunner().invoke(app, ["discover", str(folder / "model.knuckle"), *paths])
+    assert again.exit_code == 1 and "has networks already" in again.output
 
 
 def test_what_cannot_be_is_refused(pendulum):

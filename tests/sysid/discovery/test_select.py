@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from knuckle.sysid.discover.library import Candidate, rounded
-from knuckle.sysid.discover.segments import Linear, normal
-from knuckle.sysid.discover.select import Selector, fold_numbers, gather, stability
+from knuckle.sysid.discovery.library import Candidate, rounded
+from knuckle.sysid.discovery.segments import Linear, normal
+from knuckle.sysid.discovery.select import Selector, fold_numbers, gather, stability
 
 SEGMENTS, ROWS, FREE, OWN = 48, 60, 12, 4
 

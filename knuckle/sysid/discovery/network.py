@@ -23,9 +23,9 @@ from knuckle.dynamics import rnea
 from knuckle.model.model import Model
 from knuckle.neural.networks import MLP
 from knuckle.neural.sparsity import prune
-from knuckle.sysid.discover.library import FORCE, rounded
-from knuckle.sysid.discover.segments import Point, Segments, compiled, normal, prediction_errors, settle, values
-from knuckle.sysid.discover.setting import Setting
+from knuckle.sysid.discovery.library import FORCE, rounded
+from knuckle.sysid.discovery.segments import Point, Segments, compiled, normal, prediction_errors, settle, values
+from knuckle.sysid.discovery.setting import Setting
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.parameters import Parameters
 from knuckle.sysid.shots import Shots

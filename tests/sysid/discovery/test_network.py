@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from knuckle.sysid.discover.network import Groups, block_descent, one_standard_error, penalised_step
+from knuckle.sysid.discovery.network import Groups, block_descent, one_standard_error, penalised_step
 
 
 def problem(seed=0, size=13):

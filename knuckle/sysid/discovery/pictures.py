@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from knuckle.neural.networks import MLP
-from knuckle.sysid.discover.network import SparseNetwork
-from knuckle.sysid.discover.result import Discovery
+from knuckle.sysid.discovery.network import SparseNetwork
+from knuckle.sysid.discovery.result import Discovery
 from knuckle.taps import Augment
 
 INK, GREY, PALE, ADDED, REMOVED = "#2b3038", "#5c6570", "#d9dde3", "#1f5f86", "#d4862a"

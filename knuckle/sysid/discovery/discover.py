@@ -14,13 +14,13 @@ from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import RK4, Integrator, SemiImplicitEuler
 from knuckle.model.model import Model
 from knuckle.sysid.compared import check_compared
-from knuckle.sysid.discover.library import Library, make_library
-from knuckle.sysid.discover.network import SparseNetwork, train_sparse
-from knuckle.sysid.discover.refine import Refined, refine
-from knuckle.sysid.discover.result import Discovery, HeldOutError, Row
-from knuckle.sysid.discover.segments import SEEN, Point, Segments, compiled, descend, normal, prediction_errors, settle
-from knuckle.sysid.discover.select import Choice, Evidence, Selector, fold_numbers, gather, stability
-from knuckle.sysid.discover.setting import LONGER, Setting
+from knuckle.sysid.discovery.library import Library, make_library
+from knuckle.sysid.discovery.network import SparseNetwork, train_sparse
+from knuckle.sysid.discovery.refine import Refined, refine
+from knuckle.sysid.discovery.result import Discovery, HeldOutError, Row
+from knuckle.sysid.discovery.segments import SEEN, Point, Segments, compiled, descend, normal, prediction_errors, settle
+from knuckle.sysid.discovery.select import Choice, Evidence, Selector, fold_numbers, gather, stability
+from knuckle.sysid.discovery.setting import LONGER, Setting
 from knuckle.sysid.entries import weights_of_entries
 from knuckle.sysid.noise_kinds import Given
 from knuckle.sysid.recording import Recording

@@ -10,10 +10,10 @@ import numpy as np
 from knuckle.contact.resolve import ContactModel
 from knuckle.model.model import Model
 from knuckle.neural.formula import Formula
-from knuckle.sysid.discover.expressions import as_c, as_latex, as_python, as_text, expressions
-from knuckle.sysid.discover.library import Candidate
-from knuckle.sysid.discover.network import SparseNetwork
-from knuckle.sysid.discover.refine import Coefficient
+from knuckle.sysid.discovery.expressions import as_c, as_latex, as_python, as_text, expressions
+from knuckle.sysid.discovery.library import Candidate
+from knuckle.sysid.discovery.network import SparseNetwork
+from knuckle.sysid.discovery.refine import Coefficient
 from knuckle.taps import Blueprint
 
 PRINTERS = {"text": as_text, "latex": as_latex, "python": as_python, "c": as_c}
