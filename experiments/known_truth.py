@@ -89,7 +89,8 @@ def passive_words() -> list[str]:
 
 def described(mechanism: Mechanism) -> dict:
     """A study without runs yet."""
-    log = f"{mechanism.runs} x {mechanism.seconds:g} s, noise {mechanism.noise * 1e3:g} mrad or mm"
+    noise = " and ".join(f"{1e3 * value:g}" for value in dict.fromkeys(np.ravel(mechanism.noise)))
+    log = f"{mechanism.runs} x {mechanism.seconds:g} s, noise {noise} mrad or mm"
     told = {"mechanism": mechanism.name, "about": mechanism.about, "log": log, "names": list(mechanism.names)}
     return {**told, "before": digits(prior_deviations(mechanism)), "words": [], "rows": {}}
 

@@ -39,7 +39,7 @@ class Mechanism:
     about: str
     model: kn.Model
     free: list[str]
-    noise: float  # of the coordinates [rad or m]
+    noise: float | tuple[float, ...]  # of the coordinates [rad or m], one for all or one per degree of freedom
     runs: int  # recordings
     seconds: float
     quantities: Callable[..., jax.Array]  # of the model, and of the contact model where there is one
@@ -138,12 +138,34 @@ def quadruped_standing() -> Mechanism:
     )  # fmt: skip
 
 
+THROWN = """<mujoco model="thrown body"><worldbody><body name="body"><freejoint name="base"/>
+<inertial pos="0.02 -0.01 0.03" mass="1" diaginertia="0.004 0.006 0.009"/></body></worldbody></mujoco>"""
+
+
+def free_body() -> Mechanism:
+    """Thrown, and seen by motion capture, whose positions in metres are ten times as exact as its angles in radians."""
+    model, free = kn.load(THROWN), ["body.com", "body.inertia"]
+
+    def quantities(model: kn.Model, contact: Compliant | None = None) -> jax.Array:
+        moment = jnp.asarray(model.inertia.moment)[0]
+        return jnp.concatenate([jnp.asarray(model.inertia.com)[0], moment[1:3] / moment[0]])
+
+    return Mechanism(
+        "free body", "thrown, seen by motion capture; centre of mass and moments of inertia free", model, free,
+        (1e-3,) * 3 + (1e-2,) * 3, 4, 1.0, quantities,
+        ("body.com.x", "body.com.y", "body.com.z", "body.Iyy/Ixx", "body.Izz/Ixx"), lambda rng, n: np.zeros((n, 0)),
+        lambda rng: np.concatenate([rng.normal(size=3), *[q / np.linalg.norm(q) for q in [rng.normal(size=4)]]]),
+        speed=lambda rng: np.concatenate([rng.normal(size=3), 8 * rng.normal(size=3)]), options={"segment": 1.0},
+    )  # fmt: skip
+
+
 MECHANISMS = {
     "double_pendulum": double_pendulum,
     "double_pendulum_coloured": double_pendulum_coloured,
     "double_pendulum_uneven": double_pendulum_uneven,
     "cartpole": cartpole,
     "arm": arm,
+    "free_body": free_body,
     "quadruped": quadruped,
     "quadruped_standing": quadruped_standing,
     "quadruped_all": quadruped_all,
@@ -258,7 +280,7 @@ class Log:
         for number in range(m.runs):
             start, speed = m.start(rng), np.zeros(m.model.nv) if m.speed is None else m.speed(rng)
             q, u = (np.asarray(a) for a in self.move(truth, start, speed, m.drive(rng, n)))
-            noise = m.noise * coloured(rng.normal(size=(n, m.model.nv)), m.colour)
+            noise = np.array(m.noise) * coloured(rng.normal(size=(n, m.model.nv)), m.colour)
             steps, there = self._sampled(rng, n)
             noisy = np.asarray(self.measure(q[steps], noise))
             channels = {"q": noisy[there], "control": u[there] if m.model.nu else None}

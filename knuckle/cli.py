@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 import knuckle as kn
-from knuckle import cli_control, cli_fit, cli_info, cli_simulate
+from knuckle import cli_control, cli_discover, cli_fit, cli_info, cli_simulate
 from knuckle.cli_common import process_begins
 from knuckle.deadline import still_running
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (cli_simulate.simulate, cli_control.control, cli_fit.fit, cli_fit.demo, cli_info.info, cli_info.export):
+COMMANDS = (
+    cli_simulate.simulate, cli_control.control, cli_fit.fit, cli_discover.discover, cli_fit.demo, cli_info.info, cli_info.export,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -108,9 +108,20 @@ def channels_of(recordings: Sequence[Recording]) -> list[str]:
     return list(dict.fromkeys(key for r in recordings for key in r.channels))
 
 
-def noise_of(texts: Sequence[str] | None) -> dict[str, float]:
-    """Deviations by channel."""
-    return numbers(texts, "--noise", "CHANNEL=VALUE")
+def noise_of(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Standard deviations by channel; CHANNEL:KIND=VALUE gives them by kind of entry."""
+    found: dict[str, Any] = {}
+    for name, value in numbers(texts, "--noise", "CHANNEL=VALUE").items():
+        channel, colon, kind = name.partition(":")
+        if colon and not isinstance(found.setdefault(channel, {}), dict):
+            raise ValueError(f"--noise: {channel} is given as a whole and by kind")
+        if colon:
+            found[channel][kind] = value
+        elif channel in found:
+            raise ValueError(f"--noise: {channel} is given as a whole and by kind")
+        else:
+            found[channel] = value
+    return found
 
 
 def _show(model: kn.Model, found: Recordings, unseen: Sequence[Recording]) -> None:

@@ -238,8 +238,8 @@ Noise = Annotated[
     list[str] | None,
     _option(
         COMPARED,
-        "Deviation of a channel's noise, such as q=1e-3; by default found; again for more.",
-        metavar="CHANNEL=VALUE",
+        "Deviation of a channel's noise, such as q=1e-3 or q:position=1e-3; by default found; again for more.",
+        metavar="CHANNEL[:KIND]=VALUE",
     ),
 ]
 Drive = Annotated[

@@ -11,6 +11,7 @@ CAUTION = "a caution: the page promises less, not more"
 BLOCKS = "tests/test_docs.py::test_blocks_run_and_print_what_the_page_says"
 SYSID, OPTIM, CLI = "tests/sysid/", "tests/optim/", "tests/test_cli_"
 REGRESS, CHANGES = SYSID + "regression/", SYSID + "changes/test_find_changes.py::"
+DISCOVER = SYSID + "discovery/"
 TRUTH = "experiments/results/known_truth.json"
 PENDULUM, VIDEO = "experiments/results/simple_pendulum.md", "experiments/results/double_pendulum_video.md"
 SPEED = "benchmarks/results/sysid_speed.json"
@@ -207,6 +208,20 @@ FITS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "their damping is integrated implicitly, stable however strong": (
             "tests/taps/test_energy.py::test_damping_of_a_network_is_stable_however_strong_with_implicit",
+        ),
+    },
+    "docs/discover.md": {
+        "has every number with its unit and 95 % interval": (
+            DISCOVER + "test_discover.py::test_viscous_damping_is_named_with_its_coefficient",
+        ),
+        "at 1 % over all candidates together": (
+            "knuckle.sysid.discovery.select:LEVEL=0.01",
+            DISCOVER + "test_select.py::test_nothing_is_chosen_from_noise",
+        ),
+        "Intervals allow for residuals that correlate within a segment": (LISTS,),
+        "sets inputs that are not needed to exactly zero": (
+            DISCOVER + "test_discover.py::test_the_network_reads_the_speed_and_nothing_else",
+            DISCOVER + "test_network.py::test_block_descent_meets_the_optimality_conditions",
         ),
     },
     "docs/what_changed.md": {

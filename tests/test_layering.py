@@ -46,6 +46,7 @@ COMMANDS = (
     "cli_run",
     "cli_changed",
     "cli_fit",
+    "cli_discover",
     "cli_info",
     "cli_begin",
     "cli_write",

@@ -3,6 +3,7 @@
 from knuckle.neural import sparsity
 from knuckle.neural.baselines import StepGraph, StepMLP, StepRecurrent
 from knuckle.neural.coordinates import Coordinates
+from knuckle.neural.formula import Formula
 from knuckle.neural.joint_friction import JointFriction
 from knuckle.neural.lagrangian import Lagrangian
 from knuckle.neural.networks import ACTIVATIONS, MLP, Linear, Polynomial, each
@@ -17,6 +18,7 @@ __all__ = [
     "Conservative",
     "Coordinates",
     "Dissipative",
+    "Formula",
     "JointFriction",
     "Lagrangian",
     "Linear",

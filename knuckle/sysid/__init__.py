@@ -2,6 +2,7 @@
 
 from knuckle.sysid.base_parameters import BaseParameters, base_parameters
 from knuckle.sysid.changes import Changes, find_changes
+from knuckle.sysid.discovery import Discovery, discover
 from knuckle.sysid.excitation import Excitation, excite
 from knuckle.sysid.files import load_saved, save
 from knuckle.sysid.findings import Finding, RecordingError, Report
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "Changes",
     "Channel",
+    "Discovery",
     "Draws",
     "EffortNoise",
     "Excitation",
@@ -43,6 +45,7 @@ __all__ = [
     "base_parameters",
     "batch",
     "calibrate",
+    "discover",
     "draws",
     "excite",
     "find_changes",

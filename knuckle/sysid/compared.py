@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from knuckle.model.model import Model, State
 from knuckle.sysid.drives import DRIVES
 from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE_PREFIX
 from knuckle.sysid.findings import listed
+from knuckle.sysid.noise_kinds import Given, given_noise
 from knuckle.sysid.recording import Channel, Recording
 
 
@@ -21,15 +21,14 @@ def check_compared(
     model: Model,
     recordings: Sequence[Recording],
     observe: Mapping[str, Callable[[Model, State], Any]],
-    noise: Mapping[str, float],
+    noise: Mapping[str, Given],
 ) -> None:
     """Each channel that is compared has a meaning, each function gives as many numbers as were measured."""
     compared = {key: channel for r in recordings for key, channel in r.channels.items() if key not in DRIVES}
     for key, value in noise.items():
         if key not in compared:
             raise ValueError(f"noise: {key} is not compared; compared are {listed(compared) or 'no channels'}")
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"noise: that of {key} must be a positive deviation, got {value}")
+        given_noise(model, key, len(compared[key].names), value)
     for key, function in observe.items():
         if key not in compared or key in CHANNELS or key.startswith(POSE_PREFIX):
             own = listed([name for name in compared if name not in CHANNELS and not name.startswith(POSE_PREFIX)])

@@ -13,6 +13,7 @@ from knuckle.optim import LeastSquares, LevenbergMarquardt
 from knuckle.sysid.findings import listed
 from knuckle.sysid.held_out import HeldOut
 from knuckle.sysid.many import MANY
+from knuckle.sysid.noise_kinds import overall
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.selection import FEWEST, spread_out, subset
 from knuckle.sysid.shots import Shots
@@ -35,7 +36,7 @@ def find_contradictions(task: Task, found: Found, held_out: HeldOut | None) -> l
     explain far better. Then each recording is fitted alone, and predicts each other one.
     """
     recordings = [*found.train, *found.test]
-    useless = held_out is not None and not held_out.helped(found.noise)
+    useless = held_out is not None and not held_out.helped(overall(task.model, found.noise))
     if len(recordings) < 2 or found.objective.fixed_starts or found.objective.size > MANY:
         return []
     if not (useless or max(_own_gains(found), default=0.0) > OWN_GAIN):

@@ -118,7 +118,7 @@ class _Search:
     def _information(self, recording: Recording) -> np.ndarray:
         """What a log of this motion would add, the starts of its pieces and weights of networks counted as unknown."""
         fit = self.fit
-        shots, _ = fit.task.pieces([_as_measured(fit, recording)], fit.noise)
+        shots, _ = fit.task.pieces([_as_measured(fit, recording)], fit.column_noise)
         objective = fit.objective.on(shots)
         objective.continuity = fit.objective.continuity
         x = np.concatenate([fit.result.x[: objective.size], np.zeros(objective.start_size)])

@@ -13,6 +13,7 @@ from knuckle.sysid.colour import left_of
 from knuckle.sysid.jumps import SURE, beginning_anew
 from knuckle.sysid.left import not_noise
 from knuckle.sysid.noise import log_evidence
+from knuckle.sysid.noise_kinds import ChannelNoise
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.shots import Shots
 from knuckle.taps import Blueprint
@@ -22,15 +23,15 @@ class End(NamedTuple):
     """Where a search came to, with the noise and the ties that go with it."""
 
     last: Result
-    noise: dict[str, float]
+    noise: dict[str, ChannelNoise]
     shots: Shots
     continuity: float
     probability: float  # logarithm, up to a constant
 
 
-def end(objective: Objective, last: Result, noise: dict[str, float]) -> End:
-    counts = {key: np.count_nonzero(np.asarray(weight)) for key, weight in objective.shots.weight.items()}
-    spread = sum(count * np.log(noise[key]) for key, count in counts.items() if count)
+def end(objective: Objective, last: Result, noise: dict[str, ChannelNoise]) -> End:
+    counts = {key: np.count_nonzero(np.asarray(w), axis=(0, 1)) for key, w in objective.shots.weight.items()}
+    spread = sum(np.sum(count * np.log(noise[key])) for key, count in counts.items())
     return End(last, noise, objective.shots, objective.continuity, log_evidence(objective, last.x) - float(spread))
 
 

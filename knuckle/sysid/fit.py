@@ -32,6 +32,8 @@ from knuckle.sysid.jumps import jumps_in_words
 from knuckle.sysid.left import what_is_missing
 from knuckle.sysid.many import MANY
 from knuckle.sysid.measuring import instrument_estimates
+from knuckle.sysid.noise_kinds import ChannelNoise, Given, NoiseBy, by_kind, overall
+from knuckle.sysid.noise_kinds import in_words as noise_in_words
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.parameters import Parameters, Prior, choose
 from knuckle.sysid.plausibility import implausible, no_links
@@ -63,7 +65,7 @@ class Fit:
     blueprint: Blueprint | None
     estimates: list[Estimate]
     certainty: Certainty
-    noise: dict[str, float]  # deviation that the fit leaves in each channel
+    noise: dict[str, float]  # deviation that the fit leaves in each channel, over all kinds of its entries
     held_out: HeldOut | None
     result: Result
     simulator: Simulator
@@ -77,6 +79,7 @@ class Fit:
     notes: list[str] = field(default_factory=list)  # what else there is to say, in words
     regression: Regression | None = None  # on measured torques, refined by roll-outs if that helped
     method: str = ""  # how it was fitted and why so, in words
+    column_noise: dict[str, ChannelNoise] = field(default_factory=dict)  # as weights use it: see `noise_kinds`
 
     @property
     def converged(self) -> bool:
@@ -87,6 +90,11 @@ class Fit:
     def evaluated(self) -> bool:
         """Whether any simulation, or a regression, was compared with the data."""
         return self.regression is not None or bool(np.isfinite(self.result.value))
+
+    @property
+    def noise_by_kind(self) -> dict[str, dict[str, float]]:
+        """Noise of each channel by kind of entry (position, angle, rotation, ...), or by entry on request."""
+        return by_kind(self.model, self.column_noise, self.task.search.noise_by)
 
     @property
     def parameters(self) -> Parameters:
@@ -239,6 +247,7 @@ class Fit:
         lines += [self.method] if self.method else []
         lines += [f"{self.result.status}, {self.result.iterations} iterations, {self.result.seconds:.2f} s"]
         lines += [] if self.held_out is None else [repr(self.held_out)]
+        lines += noise_in_words(self.model, self.column_noise, self.task.search.noise_by)
         lines += [f"warning: {line}" for line in self.warnings()]
         lines += [f"left out: {line}" for line in self.left_out]
         return "\n".join(lines + self.remarks(most=10))
@@ -255,7 +264,8 @@ def fit(
     loss: Loss | None = None,
     segment: float | None = None,
     step: float | None = None,
-    noise: Mapping[str, float] | None = None,
+    noise: Mapping[str, Given] | None = None,
+    noise_by: NoiseBy = "kind",
     observe: Mapping[str, Observe] | None = None,
     offsets: Sequence[str] = (),
     gains: Sequence[str] = (),
@@ -289,7 +299,10 @@ def fit(
         integrator: by default RK4, which adds no error of its own to the parameters; with contact SemiImplicitEuler.
         step: longest time step [s]; samples are cut into equal ones. By default 2 ms; with RK4 5 ms, or less where
             springs, damping or servos of the joints are fast.
-        noise: deviation of each channel; by default it is found from the data, then from what the fit leaves.
+        noise: standard deviation of each channel: a number, one per column, or a dictionary by kind of entry such as
+            {"position": 1e-3, "rotation": 1e-2}. By default it is estimated from the data, then from the residuals.
+        noise_by: which entries of a channel share a noise figure: those of one "kind" (position, angle, rotation,
+            velocity, angular velocity), or none: each "entry" has its own (the three of a rotation share one).
         observe: for channels of one's own, function(model, state) that gives what is measured.
         offsets: channels with an unknown constant offset. gains: channels with an unknown scale, entry by entry.
         delays: whether "sensor" or "actuator" may be late.
@@ -318,6 +331,7 @@ def fit(
     if loss is not None:
         _one_of("loss", loss, Loss)
     _one_of("robust", robust, Robust)
+    _one_of("noise_by", noise_by, NoiseBy)
     method = method_of(search)
     if drive is not None:
         _one_of("drive", drive, Drive)
@@ -342,7 +356,7 @@ def fit(
             *(solver, method, starts, workers, seed),
             seconds if isinstance(seconds, Deadline) else Deadline(seconds),
             *(draws, save, resume, stop),
-            *(progress or (lambda text: None), watch or (lambda look: None)),
+            *(progress or (lambda text: None), watch or (lambda look: None), noise_by),
         )
         task = Task(
             model,
@@ -420,12 +434,13 @@ def _regressed(task: Task, found: TorqueFit, method: str) -> Fit:
     simulator, shots = (None, None) if rollouts is None else (objective.simulator, rollouts.shots)
     return Fit(
         *(regression.model, None, regression.blueprint, estimates_of(regression), Certainty.unknown(0, (), ())),
-        *(found.noise, found.held_out, result, simulator, shots, objective, task),  # type: ignore[arg-type]
+        *(overall(task.model, found.noise), found.held_out, result, simulator, shots, objective, task),  # type: ignore[arg-type]
         implausible=no_links(regression.model, regression.described),
         left_out=deadline.left_out,
         notes=list(found.notes),
         regression=regression,
         method=method,
+        column_noise=found.noise,
     )
 
 
@@ -505,8 +520,9 @@ def _fitted(task: Task, found: Found) -> Fit:
     made = Fit(
         *used,
         None if simulator.blueprint is None else simulator.networks(jnp.asarray(z[known:])),
-        *(rows, sure, found.noise, errors, result, simulator, objective.shots, objective, task),
+        *(rows, sure, overall(task.model, found.noise), errors, result, simulator, objective.shots, objective, task),
         *(step, against or [], unlikely, deadline.left_out),
+        column_noise=found.noise,
     )
     if deadline.limited and task.attempt("what residuals show", 1.0, lambda: (made.residuals, made.missing())) is None:
         vars(made).update(residuals={}, _missing=[])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import equinox as eqx
 import numpy as np
 
+from knuckle.sysid.noise_kinds import ChannelNoise, NoiseBy, column_kinds, compact, entry_kinds
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.shots import Shots
 from knuckle.sysid.split import is_even
@@ -54,29 +55,44 @@ def _without(shots: Shots, dropped: np.ndarray) -> Shots:
     return eqx.tree_at(lambda s: s.weight, shots, weight)
 
 
-def noise_left(objective: Objective, x: np.ndarray) -> dict[str, float]:
-    """For each channel the deviation that is left, over what was taken as its noise.
+def noise_left(objective: Objective, x: np.ndarray, by: NoiseBy = "kind") -> dict[str, ChannelNoise]:
+    """For each channel, and kind of its entries, the deviation that is left over what was taken as its noise.
 
     What the fit itself took up does not count: the sum of squares is divided by the number of residuals less their
-    leverage (the trace of the hat matrix over the channel's rows). A robust loss takes the median instead.
+    leverage (the trace of the hat matrix over these rows). A robust loss takes the median instead.
     """
-    parts = {key: part[np.isfinite(part)] for key, part in objective.by_channel(x).items()}
-    if objective.robust != "squares":
-        middles = {key: np.median(np.abs(part)) if part.size else 0.0 for key, part in parts.items()}
-        return {key: max(float(middle) / DEVIATION_OF_MEDIAN, 1e-6) for key, middle in middles.items()}
-    shots, found, at = objective.shots, {}, 0
-    leverage = objective.told(x)[1].leverage()
+    parts, found, at = objective.by_channel(x), {}, 0
+    plain = objective.robust == "squares"
+    leverage = objective.told(x)[1].leverage() if plain else np.zeros((0, 0))
     for key, part in parts.items():
-        width = objective.entries(key) * shots.samples
-        taken = np.nan_to_num(leverage[:, at : at + width].sum())  # nothing where the normal equations are singular
+        width = part.shape[1] * part.shape[2]
+        taken = leverage[:, at : at + width].reshape(part.shape) if plain else None
         at += width
-        left = float(np.sqrt(np.sum(part**2) / max(part.size - taken, 1.0)))
-        found[key] = max(left, 1e-6) if np.isfinite(left) else 1.0
+        found[key] = _left_by_kind(objective, key, part, taken, by)
     return found
 
 
-def reweighed(shots: Shots, factors: Mapping[str, float]) -> Shots:
-    """The pieces with the noise of each channel times a factor."""
+def _left_by_kind(objective: Objective, key: str, part: np.ndarray, leverage: np.ndarray | None, by: NoiseBy):
+    """Of one channel (piece, sample, entry): a factor for each of its columns, or one for all."""
+    model, columns = objective.simulator.model, objective.shots.measured[key].shape[-1]
+    kinds = np.array(entry_kinds(model, key, columns, by))
+    factor = {}
+    for kind in dict.fromkeys(kinds):
+        own = part[..., kinds == kind]
+        own = own[np.isfinite(own)]
+        if leverage is None:
+            factor[kind] = max(float(np.median(np.abs(own))) / DEVIATION_OF_MEDIAN if own.size else 0.0, 1e-6)
+            continue
+        taken = np.nan_to_num(leverage[..., kinds == kind].sum())  # nothing where the normal equations are singular
+        left = float(np.sqrt(np.sum(own**2) / max(own.size - taken, 1.0)))
+        usable = np.isfinite(left) and (own.size > 0 or len(set(kinds)) == 1)
+        factor[kind] = max(left, 1e-6) if usable else 1.0
+    names = column_kinds(model, key, columns, by)
+    return compact(np.array([factor[name] for name in names]), names)
+
+
+def reweighed(shots: Shots, factors: Mapping[str, ChannelNoise]) -> Shots:
+    """The pieces with the noise of each channel times a factor, or one for each column."""
     weight = {key: np.asarray(w) / factors.get(key, 1.0) for key, w in shots.weight.items()}
     return eqx.tree_at(lambda s: s.weight, shots, weight)
 

@@ -54,6 +54,7 @@ def numbers(
         "half_sum_of_squares": result.value,
         "parameters": [e._asdict() for e in fit.estimates],
         "noise": fit.noise,
+        "noise_by_kind": fit.noise_by_kind,
         "held_out": None
         if held_out is None
         else {

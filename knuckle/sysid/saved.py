@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from knuckle.optim import checkpoint
+from knuckle.sysid.noise_kinds import ChannelNoise
 from knuckle.sysid.objective import Objective
 
 PIECES = "pieces"  # the setting of how many segments there are
@@ -20,7 +21,9 @@ EVERY = 1.0  # seconds between two writings at least
 class Saved:
     """A file with the best point so far and the noise it goes with; a global search has one beside it."""
 
-    def __init__(self, path: Path | str | None, objective: Objective, noise: dict[str, float], about: dict[str, str]):
+    def __init__(
+        self, path: Path | str | None, objective: Objective, noise: dict[str, ChannelNoise], about: dict[str, str]
+    ):
         self.path = None if path is None else Path(path)
         self.settings = about | settings(objective) | {f"noise of {key}": repr(value) for key, value in noise.items()}
         self._written = -np.inf
@@ -30,26 +33,36 @@ class Saved:
         """The file of a global search."""
         return None if self.path is None else self.path.with_suffix(f".rounds{self.path.suffix}")
 
-    def write(self, x: np.ndarray, noise: dict[str, float], searched: bool, *, now: bool = False) -> None:
+    def write(self, x: np.ndarray, noise: dict[str, ChannelNoise], searched: bool, *, now: bool = False) -> None:
         """Keep a point; unless it must be now, not more often than once a second."""
         if self.path is None or (not now and time.monotonic() < self._written + EVERY):
             return
-        state = {"x": x, "noise": np.array(list(noise.values())), "searched": np.array(searched)}
+        state = {
+            "x": x,
+            "noise": np.concatenate([np.ravel(value) for value in noise.values()]),
+            "searched": np.array(searched),
+        }
         checkpoint.save(self.path, state, self.settings)
         self._written = time.monotonic()
 
-    def read(self, noise: dict[str, float]) -> tuple[np.ndarray, dict[str, float], bool] | None:
+    def read(self, noise: dict[str, ChannelNoise]) -> tuple[np.ndarray, dict[str, ChannelNoise], bool] | None:
         """The point, the noise, and whether a global search was done; None if nothing but its rounds was written."""
         assert self.path is not None and self.rounds is not None
         if not self.path.exists() and self.rounds.exists():
             return None
         state = checkpoint.load(self.path, self.settings)
-        return state["x"], dict(zip(noise, state["noise"].tolist(), strict=True)), bool(state["searched"])
+        return state["x"], _as_shaped(state["noise"], noise), bool(state["searched"])
 
     def clear(self) -> None:
         for path in (self.path, self.rounds):
             if path is not None:
                 path.unlink(missing_ok=True)
+
+
+def _as_shaped(values: np.ndarray, like: dict[str, ChannelNoise]) -> dict[str, ChannelNoise]:
+    """Numbers one after the other as noise of channels."""
+    parts = np.split(values, np.cumsum([np.size(value) for value in like.values()])[:-1])
+    return {key: part if np.ndim(like[key]) else float(part[0]) for key, part in zip(like, parts, strict=True)}
 
 
 def saved_count(path: Path | str | None) -> int | None:

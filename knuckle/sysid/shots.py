@@ -19,6 +19,7 @@ from knuckle.model.model import Model
 from knuckle.sysid.drives import DRIVES, controls_of, drive_channel
 from knuckle.sysid.entries import weights_of_entries
 from knuckle.sysid.findings import listed
+from knuckle.sysid.noise_kinds import ChannelNoise, of_entries
 from knuckle.sysid.recording import Channel, Recording
 from knuckle.sysid.selection import FEWEST, blocks_in_spread_order
 from knuckle.sysid.split import filled, is_even, segments, stretches
@@ -75,7 +76,7 @@ def choose_shots(
     recordings: Sequence[Recording],
     *,
     length: float | None,
-    noise: Mapping[str, float],
+    noise: Mapping[str, ChannelNoise],
     latest: float = 0.0,
     steady: bool = False,
     drive: Drive | None = None,
@@ -125,7 +126,7 @@ def _adjacent(whole: Recording, piece: Recording, following: Recording) -> bool:
     return abs(following.time[0] - piece.time[-1]) < 1e-9 + 1e-3 * whole.period
 
 
-def _channels(recordings: Sequence[Recording], noise: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+def _channels(recordings: Sequence[Recording], noise: Mapping[str, ChannelNoise]) -> dict[str, tuple[str, ...]]:
     """What is compared, with names of the entries: all channels of known noise that some recording has."""
     found: dict[str, tuple[str, ...]] = {}
     for r in recordings:
@@ -161,7 +162,7 @@ class _Rows(NamedTuple):
     period: float
     samples: int
     history: int
-    noise: Mapping[str, float]
+    noise: Mapping[str, ChannelNoise]
     channels: Mapping[str, tuple[str, ...]]
     started: Callable
     even: bool
@@ -198,25 +199,25 @@ def _seen(piece: Recording, key: str, names: tuple[str, ...]) -> Channel:
     return Recording(piece.time, {key: nothing})[key]
 
 
-def measured_start(model: Model, piece: Recording, noise: Mapping[str, float]):
+def measured_start(model: Model, piece: Recording, noise: Mapping[str, ChannelNoise]):
     """Coordinates and velocities at the start of a piece, and how far off they may be (one deviation)."""
     if "q" not in piece.channels:
         return np.asarray(model.reference, float), np.zeros(model.nv), _unknown(model)
-    q = piece["q"].values
+    q, q_off = piece["q"].values, of_entries(model, "q", noise["q"])
     window = min(len(q) - (len(q) + 1) % 2, 9)
     first = q[: max(window, 2)]
     plain = not set(model.topology.kind) & {"ball", "free"}
     moved = first - q[0] if plain else np.stack([np.asarray(difference(model, q[0], row)) for row in first])
     period = piece.period
     if "qd" in piece.channels and piece["qd"].valid[0].all():
-        qd, qd_off = piece["qd"].values[0], np.full(model.nv, 3 * noise["qd"])
+        qd, qd_off = piece["qd"].values[0], np.full(model.nv, 3 * of_entries(model, "qd", noise["qd"]))
     elif window >= 5:
         qd = _first_slope(piece.time[:window], moved, period)
-        qd_off = np.full(model.nv, 3 * noise["q"] / (period * window)) + 0.1 * np.abs(np.asarray(qd)) + 0.05
+        qd_off = np.full(model.nv, 3 * q_off / (period * window)) + 0.1 * np.abs(np.asarray(qd)) + 0.05
     else:
         apart = period * (len(moved) - 1) if is_even(piece.time) else piece.time[len(moved) - 1] - piece.time[0]
         qd = (moved[-1] - moved[0]) / apart
-        qd_off = np.full(model.nv, 3 * noise["q"] / period) + 0.1 * np.abs(qd) + 0.05
+        qd_off = np.full(model.nv, 3 * q_off / period) + 0.1 * np.abs(qd) + 0.05
     return q[0], qd, _known(model, piece, noise, qd_off)
 
 
@@ -224,9 +225,9 @@ def _unknown(model: Model) -> np.ndarray:
     return np.concatenate([np.full(model.nv, np.pi), np.full(model.nv, 10.0)])
 
 
-def _known(model: Model, piece: Recording, noise: Mapping[str, float], qd_off: np.ndarray) -> np.ndarray:
+def _known(model: Model, piece: Recording, noise: Mapping[str, ChannelNoise], qd_off: np.ndarray) -> np.ndarray:
     """How far off a start may be; of joints that the piece does not show, anything."""
-    known = np.concatenate([np.full(model.nv, 10 * noise["q"]), 10 * qd_off])
+    known = np.concatenate([np.full(model.nv, 10 * of_entries(model, "q", noise["q"])), 10 * qd_off])
     shown = np.max(piece["q"].valid, axis=0, keepdims=True).astype(float)
     seen = (shown if model.nq == model.nv else np.asarray(weights_of_entries(model, "q", jnp.asarray(shown))))[0]
     return np.where(np.tile(seen > 0, 2), known, np.maximum(known, _unknown(model)))
@@ -245,7 +246,7 @@ def _first_slope(time: np.ndarray, values: np.ndarray, period: float) -> np.ndar
     return np.polynomial.polynomial.polyfit(time - time[0], values, 2)[1]
 
 
-def steady_start(model: Model, piece: Recording, noise: Mapping[str, float]):
+def steady_start(model: Model, piece: Recording, noise: Mapping[str, ChannelNoise]):
     """The same from polynomials through most of the first samples: up to almost half of them may be outliers."""
     q, qd, known = measured_start(model, piece, noise)
     if "q" not in piece.channels or len(piece) < 5:
@@ -255,7 +256,9 @@ def steady_start(model: Model, piece: Recording, noise: Mapping[str, float]):
     centre = np.argmin(np.median(np.abs(apart).sum(axis=-1), axis=1))
     at = np.arange(len(rows)) if is_even(piece.time) else (piece.time[: len(rows)] - piece.time[0]) / piece.period
     place, speed = np.transpose([least_median(at, column) for column in apart[centre].T])
-    qd_off = 3 * noise["q"] / (piece.period * len(rows)) + 0.1 * np.abs(speed / piece.period) + 0.05
+    qd_off = (
+        3 * of_entries(model, "q", noise["q"]) / (piece.period * len(rows)) + 0.1 * np.abs(speed / piece.period) + 0.05
+    )
     known = _known(model, piece, noise, qd_off)
     return np.asarray(retract(model, rows[centre], place)), speed / piece.period, known
 

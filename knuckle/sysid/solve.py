@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from knuckle.sysid.global_search import Method, searched
 from knuckle.sysid.jumps import FIRMEST, SURE, tied
 from knuckle.sysid.many import MANY, Pieces, with_starts
 from knuckle.sysid.noise import log_evidence, noise_left, reweighed
+from knuckle.sysid.noise_kinds import ChannelNoise, NoiseBy, of_entries, overall
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.saved import Saved
 from knuckle.sysid.shots import Shots
@@ -70,6 +71,7 @@ class Search:
     stop: Interrupts
     progress: Callable[[str], None]
     watch: Callable[[Look], None]
+    noise_by: NoiseBy = "kind"  # what shares a noise figure
 
 
 def unmoved(objective: Objective, status: Status) -> Result:
@@ -78,7 +80,7 @@ def unmoved(objective: Objective, status: Status) -> Result:
     return Result(status, x, np.nan, np.full_like(x, np.nan))
 
 
-def solve(objective: Objective, noise: dict[str, float], given: set[str], search: Search, about: dict):
+def solve(objective: Objective, noise: dict[str, ChannelNoise], given: set[str], search: Search, about: dict):
     """The best point and the noise of each channel, by which the objective then weighs; `given` ones stay."""
     return _Solve(objective, noise, given, search, Saved(search.save, objective, noise, about)).run()
 
@@ -86,10 +88,15 @@ def solve(objective: Objective, noise: dict[str, float], given: set[str], search
 class _Solve:
     """A search under way."""
 
-    def __init__(self, objective: Objective, noise: dict[str, float], given: set[str], search: Search, saved: Saved):
-        self.objective, self.noise, self.given, self.search, self.saved = objective, noise, given, search, saved
+    def __init__(
+        self, objective: Objective, noise: dict[str, ChannelNoise], given: set[str], search: Search, saved: Saved
+    ):
+        self.objective, self.given, self.search, self.saved = objective, given, search, saved
+        self.noise: dict[str, Any] = dict(noise)
         self.x, self.last, self.began = objective.first, None, time.monotonic()
-        self.noise_before = dict(noise)  # the unit of what is shown, in all rounds the same
+        self.noise_before = overall(
+            objective.simulator.model, noise
+        )  # the unit of what is shown, in all rounds the same
         self.draw = 0  # of the networks' first weights
         self.searched = search.method is None
         self.found: Result | None = None  # by the global search
@@ -116,7 +123,7 @@ class _Solve:
     def left(self) -> float | None:
         return self.search.deadline.seconds_left
 
-    def run(self) -> tuple[Result, dict[str, float]]:
+    def run(self) -> tuple[Result, dict[str, ChannelNoise]]:
         try:
             self._widen(_widened(self.objective, self.x))
             if not self.searched:
@@ -147,7 +154,7 @@ class _Solve:
         if tied(self.objective):
             self._firm_ties()
 
-    def _draw_again(self, first: np.ndarray, noise: dict[str, float], shots: Shots) -> None:
+    def _draw_again(self, first: np.ndarray, noise: dict[str, ChannelNoise], shots: Shots) -> None:
         """Other first weights of the networks while these come to no good end; the most probable end stays.
 
         Two that come to the same end say that others would too.
@@ -201,7 +208,7 @@ class _Solve:
                 self._widen(max(1.0, min(self.widened / 3, _widened(self.objective, self.x))))
                 continue
             rounds += 1
-            if all(abs(factor - 1) < SETTLED for factor in self._reweigh().values()):
+            if all(np.all(np.abs(factor - 1) < SETTLED) for factor in self._reweigh().values()):
                 return
 
     @property
@@ -209,9 +216,9 @@ class _Solve:
         """Whether there are no networks."""
         return self.objective.size == self.objective.simulator.physical
 
-    def _reweigh(self) -> dict[str, float]:
+    def _reweigh(self) -> dict[str, ChannelNoise]:
         """Take what is left as the noise; factors on what it was."""
-        found = noise_left(self.objective, self.x)
+        found = noise_left(self.objective, self.x, self.search.noise_by)
         factors = {key: factor for key, factor in found.items() if key not in self.given}
         self.noise = self.noise | {key: self.noise[key] * factor for key, factor in factors.items()}
         self.objective.shots = reweighed(self.objective.shots, factors)
@@ -288,7 +295,9 @@ class _Solve:
         for key, weight in shots.weight.items():
             width = self.objective.entries(key) * shots.samples
             measured = max(np.count_nonzero(np.asarray(weight)), 1)
-            found[key] = self.noise[key] * float(np.sqrt(np.sum(rows[:, at : at + width] ** 2) / measured))
+            noise = of_entries(self.objective.simulator.model, key, self.noise[key])
+            own = rows[:, at : at + width].reshape(-1, self.objective.entries(key)) * noise
+            found[key] = float(np.sqrt(np.sum(own**2) / measured))
             at += width
         return found
 
@@ -358,5 +367,5 @@ def _widened(objective: Objective, x: np.ndarray) -> float:
     """How much wider than the noise a robust loss begins: far from the truth all data look like outliers."""
     if objective.robust == "squares":
         return 1.0
-    left = max(noise_left(objective, x).values())
+    left = max(float(np.max(factor)) for factor in noise_left(objective, x).values())
     return max(1.0, 2 * left) if left > 1.5 and np.isfinite(left) else 1.0

@@ -24,6 +24,7 @@ from knuckle.sysid.held_out import HeldOut, held_out_errors
 from knuckle.sysid.many import MANY
 from knuckle.sysid.measuring import chosen_instruments, seen_through
 from knuckle.sysid.noise import STATE, counted_once, from_measured_starts, noise_of
+from knuckle.sysid.noise_kinds import ChannelNoise, Given, NoiseBy, column_kinds, compact, estimate_channel, given_noise
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.parameters import Parameters
 from knuckle.sysid.recording import Recording
@@ -50,8 +51,8 @@ class Found(NamedTuple):
 
     objective: Objective
     result: Result
-    noise: dict[str, float]
-    noise_before: dict[str, float]  # as the data alone show it
+    noise: dict[str, ChannelNoise]
+    noise_before: dict[str, ChannelNoise]  # as the data alone show it
     train: list[Recording]
     test: list[Recording]
     pace: float | None  # seconds of one segment in an evaluation of the Jacobian; None: not measured
@@ -73,7 +74,7 @@ class Task(NamedTuple):
     loss: Loss
     segment: float | None
     step: float | None
-    noise: dict[str, float]
+    noise: dict[str, Given]
     observe: dict[str, Observe]
     offsets: tuple[str, ...]
     gains: tuple[str, ...]
@@ -110,7 +111,7 @@ class Task(NamedTuple):
         train, test = parts_of(recordings, self.held_out, self.seed)
         check_sizes([*train, *test])
         check_compared(self.model, train, self.observe, self.noise)
-        given, noise = set(self.noise), {**noise_in(train), **self.noise}
+        given, noise = set(self.noise), self.first_noise(train)
         shots, instruments, turn = self._ordered_pieces(train, noise)
         if compiled is not None and _alike(compiled.shots, shots):
             objective = compiled.on(shots)
@@ -142,8 +143,12 @@ class Task(NamedTuple):
     def objective(self, recordings: Sequence[Recording], count: int) -> Objective:
         """The problem with a few segments of the training data."""
         train, _ = parts_of(list(recordings), self.held_out, self.seed)
-        shots, instruments = self.pieces(train, {**noise_in(train), **self.noise})
+        shots, instruments = self.pieces(train, self.first_noise(train))
         return self._objective(spread_out(shots, count), instruments)
+
+    def first_noise(self, train: Sequence[Recording]) -> dict[str, ChannelNoise]:
+        """Noise before the fit: as given, else as the recordings show it."""
+        return noise_in(self.model, train, self.search.noise_by) | noise_given(self.model, train, self.noise)
 
     def _prepare(self, objective: Objective, turn: np.ndarray) -> float | None:
         """Compile before the deadline, and take as many segments as there is time for; returns the pace."""
@@ -216,11 +221,11 @@ class Task(NamedTuple):
             deadline.leave_out(f"{what}: {error}")
         return None
 
-    def pieces(self, recordings: Sequence[Recording], noise: Mapping[str, float]) -> tuple[Shots, Instruments]:
+    def pieces(self, recordings: Sequence[Recording], noise: Mapping[str, ChannelNoise]) -> tuple[Shots, Instruments]:
         """Recordings as this fit compares them, and what it fits of the measuring."""
         return self._ordered_pieces(recordings, noise)[:2]
 
-    def _ordered_pieces(self, recordings: Sequence[Recording], noise: Mapping[str, float]):
+    def _ordered_pieces(self, recordings: Sequence[Recording], noise: Mapping[str, ChannelNoise]):
         """The same, and which of them comes when in turn where fewer are taken."""
         length = self.length(float(np.median([r.period for r in recordings])))
         kept = saved_count(self.search.save) if self.search.resume else None
@@ -241,7 +246,7 @@ class Task(NamedTuple):
         self,
         recordings: Sequence[Recording],
         length: float | None,
-        noise: Mapping[str, float],
+        noise: Mapping[str, ChannelNoise],
         what: str,
         count: int | None = None,
     ) -> tuple[Shots, np.ndarray]:
@@ -263,7 +268,9 @@ class Task(NamedTuple):
         with self.search.stop.anywhere():
             return located(self._simulator(shots, Instruments()), shots), turn
 
-    def _most(self, recordings: Sequence[Recording], length: float | None, noise: Mapping[str, float]) -> int | None:
+    def _most(
+        self, recordings: Sequence[Recording], length: float | None, noise: Mapping[str, ChannelNoise]
+    ) -> int | None:
         """Segments whose Jacobian is not too large for the memory."""
         if length is None:
             return None
@@ -319,10 +326,19 @@ def parts_of(recordings, held_out, seed) -> tuple[list[Recording], list[Recordin
     return (recordings, []) if held_out == 0 else split(recordings, held_out=held_out, seed=seed)
 
 
-def noise_in(recordings: Sequence[Recording]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+def noise_in(model: Model, recordings: Sequence[Recording], by: NoiseBy = "kind") -> dict[str, ChannelNoise]:
+    """Noise of each channel as the recordings alone show it, by kind of entry."""
+    found: dict[str, list[np.ndarray]] = {}
     for r in recordings:
         for key, channel in r.channels.items():
             if key not in DRIVES:
-                found.setdefault(key, []).append(noise_of(r.time, channel.values, channel.valid))
-    return {key: float(np.median(values)) for key, values in found.items()}
+                own = (r.time, channel.values, channel.valid, by, noise_of)
+                found.setdefault(key, []).append(estimate_channel(model, key, *own))
+    middle = {key: np.median(values, axis=0) for key, values in found.items()}
+    return {key: compact(x, column_kinds(model, key, len(x), by)) for key, x in middle.items()}
+
+
+def noise_given(model: Model, recordings: Sequence[Recording], noise: Mapping[str, Given]) -> dict[str, ChannelNoise]:
+    """What a user gave of channels that are there."""
+    widths = {key: len(r[key].names) for r in recordings for key in r.channels}
+    return {key: given_noise(model, key, widths[key], value) for key, value in noise.items() if key in widths}

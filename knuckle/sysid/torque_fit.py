@@ -17,6 +17,7 @@ from knuckle.sysid.absurd import check_sizes
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.findings import listed
 from knuckle.sysid.held_out import DIVERGED, HeldOut, from_differences
+from knuckle.sysid.noise_kinds import ChannelNoise
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.design import Design, make_stretch
@@ -29,7 +30,7 @@ from knuckle.sysid.regression.rollouts import Rollouts
 from knuckle.sysid.regression.selection import helps
 from knuckle.sysid.regression.signals import efforts, prepare
 from knuckle.sysid.selection import subset
-from knuckle.sysid.task import Task, noise_in, parts_of
+from knuckle.sysid.task import Task, parts_of
 from knuckle.taps import Blueprint
 
 Answer = TypeVar("Answer")
@@ -45,7 +46,7 @@ class TorqueFit(NamedTuple):
     """What was found, and how its roll-outs do on held-out data."""
 
     regression: Regression
-    noise: dict[str, float]  # standard deviation of each channel
+    noise: dict[str, ChannelNoise]  # standard deviation of each channel
     rollouts: Rollouts | None = None  # of all recordings
     unseen: np.ndarray | None = None  # which of them are held out
     held_out: HeldOut | None = None
@@ -89,7 +90,7 @@ def torque_fit(task: Task, recordings: list[Recording], simulate: bool, keep_net
             return regress(task.model, recordings, held_out=() if share else test)
 
     found = bounded(regressed, search.deadline.share(REGRESSION), search.stop)
-    noise = {**noise_in(recordings), **task.noise}
+    noise = task.first_noise(recordings)
     made = TorqueFit(found, noise)
     held = [name for name, tied in zip(names_of(task.model, "tau"), coupled(task.model), strict=True) if tied]
     held = list(dict.fromkeys([*held, *(name for r in recordings for name in held_names(task.model, [r]))]))
@@ -163,7 +164,7 @@ def _simulated(
     period = float(np.median([r.period for r in (*train, *test)]))
     options = {"integrator": task.integrator, "step": task.step, "drive": task.drive}
     length = task.segment or max(0.5, 25 * period)
-    rollouts = Rollouts(found, [*train, *test], noise=made.noise, segment=length, **options)
+    rollouts = Rollouts(found, [*train, *test], noise=made.noise, segment=length, **options)  # pyright: ignore[reportArgumentType]
     unseen = np.asarray(rollouts.shots.run) >= len(train)
     rollouts.silent = True
     before, after = (rollouts.differences(z) for z in (rollouts.described, rollouts.of(partial.theta)))

@@ -99,7 +99,7 @@ def _effort_noise(source, given, dt: float) -> EffortNoise | None:
 def _measurement_noise(source, given) -> dict[str, Any]:
     if given is None or given is False:
         return {}
-    found = getattr(source, "noise", None) if given is True else given
+    found = getattr(source, "column_noise", None) if given is True else given
     if not isinstance(found, Mapping):
         raise ValueError("predict: measurement_noise=True is for fits; give {'q': ..., 'qd': ...}")
     return {key: found[key] for key in ("q", "qd") if key in found}

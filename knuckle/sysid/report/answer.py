@@ -11,6 +11,7 @@ import numpy as np
 
 from knuckle.deadline import Deadline, OutOfTime, bounded
 from knuckle.sysid.fit import FAILED, Fit
+from knuckle.sysid.noise_kinds import of_entries
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.result import TorqueError
 from knuckle.sysid.report.combinations import Combinations, combinations
@@ -70,8 +71,9 @@ def summarise_rollouts(fit: Fit, recordings: Sequence[Recording] = (), deadline:
     base = Combinations([], "", []) if base is None else base
     noise = noise_of_logs(fit, recordings)
     quality = qualities(fit, noise) if fit.evaluated else []
-    chosen = drawn_segments(fit, noise, recordings)
-    curves = segment_curves(fit, noise, chosen)
+    by_entry = {key: of_entries(fit.model, key, value) for key, value in noise.items()}
+    chosen = drawn_segments(fit, by_entry, recordings)
+    curves = segment_curves(fit, by_entry, chosen)
     doubts = [line for line in fit.warnings() if line not in fit.implausible]
     lost = motion_warnings(fit)
     warnings = [*doubts, *lost, *_torque_warnings(torques), *fit.implausible]

@@ -13,8 +13,8 @@ from knuckle.model.model import Model
 from knuckle.sysid.entries import CHANNELS, POINT_PREFIX, POSE_PREFIX, entry_units, names_of
 from knuckle.sysid.fit import Fit
 from knuckle.sysid.held_out import OUTLIERS, HeldOut, diverges
+from knuckle.sysid.noise_kinds import ChannelNoise, of_unit
 from knuckle.sysid.recording import Recording
-from knuckle.sysid.task import noise_in
 from knuckle.sysid.task import parts_of as parts
 
 WHAT = {"q": "position", "qd": "velocity", "qdd": "acceleration", "tau": "torque"}
@@ -85,14 +85,14 @@ def differences(fit: Fit) -> dict[str, np.ndarray]:
         }
 
 
-def noise_of_logs(fit: Fit, recordings: Sequence[Recording]) -> dict[str, float]:
+def noise_of_logs(fit: Fit, recordings: Sequence[Recording]) -> dict[str, ChannelNoise]:
     """Noise of each channel as given or as the recordings alone show it; without them what the fit found."""
     if not recordings:
-        return fit.noise
-    return fit.noise | noise_in(parts(list(recordings), fit.task.held_out, fit.task.seed)[0]) | fit.task.noise
+        return dict(fit.column_noise)
+    return fit.column_noise | fit.task.first_noise(parts(list(recordings), fit.task.held_out, fit.task.seed)[0])
 
 
-def qualities(fit: Fit, noise: Mapping[str, float]) -> list[Quality]:
+def qualities(fit: Fit, noise: Mapping[str, ChannelNoise]) -> list[Quality]:
     """Rows of a table, one for each channel and unit."""
     training = differences(fit)
     share = 1.0 if fit.task.robust == "squares" else 1 - OUTLIERS
@@ -103,7 +103,7 @@ def qualities(fit: Fit, noise: Mapping[str, float]) -> list[Quality]:
         for unit in dict.fromkeys(units):
             entries = [k for k, own in enumerate(units) if own == unit]
             row = _quality(fit, key, unit, entries, names, training, share)
-            found.append(row._replace(noise=noise.get(key, math.nan)))
+            found.append(row._replace(noise=of_unit(fit.model, key, noise.get(key, math.nan), entries)))
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from knuckle.sysid.entries import entry_units
 from knuckle.sysid.fit import Fit
+from knuckle.sysid.noise_kinds import ChannelNoise
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.report.quality import differences, entry_names
 from knuckle.sysid.shots import Shots
@@ -48,7 +49,7 @@ class SegmentCurve(NamedTuple):
     ratio: float  # held-out error over the noise
 
 
-def drawn_segments(fit: Fit, noise: Mapping[str, float], recordings: Sequence[Recording] = ()) -> list[Segment]:
+def drawn_segments(fit: Fit, noise: Mapping[str, ChannelNoise], recordings: Sequence[Recording] = ()) -> list[Segment]:
     """Two worst and the median of the held-out segments, and the worst of the training data."""
     train, test = parts(list(recordings), fit.task.held_out, fit.task.seed) if recordings else ([], [])
     found = []
@@ -61,14 +62,14 @@ def drawn_segments(fit: Fit, noise: Mapping[str, float], recordings: Sequence[Re
     return found
 
 
-def segment_errors(off: Mapping[str, np.ndarray], noise: Mapping[str, float]) -> np.ndarray:
+def segment_errors(off: Mapping[str, np.ndarray], noise: Mapping[str, ChannelNoise]) -> np.ndarray:
     """Root mean square over the noise of each segment, of the channel where that is largest; NaN: nothing measured."""
     found = []
     for key, part in off.items():
         known = ~np.isnan(part)
         with np.errstate(all="ignore"):
-            squares = np.sum(np.where(known, part, 0.0) ** 2, axis=(1, 2)) / known.sum(axis=(1, 2))
-        found.append(np.sqrt(squares) / max(noise.get(key, 1.0), 1e-300))
+            over = np.where(known, part, 0.0) / np.maximum(noise.get(key, 1.0), 1e-300)
+            found.append(np.sqrt(np.sum(over**2, axis=(1, 2)) / known.sum(axis=(1, 2))))
     return np.fmax.reduce(found) if found else np.zeros(0)
 
 
@@ -96,7 +97,7 @@ def _recording(shots: Shots, runs: Sequence[Recording], k: int) -> str:
     return runs[number].name if number < len(runs) else f"recording {number + 1}"
 
 
-def segment_curves(fit: Fit, noise: Mapping[str, float], chosen: Sequence[Segment]) -> list[SegmentCurve]:
+def segment_curves(fit: Fit, noise: Mapping[str, ChannelNoise], chosen: Sequence[Segment]) -> list[SegmentCurve]:
     """Curves of all entries over the chosen segments, the worst entry first; of long segments some samples."""
     training, found = differences(fit) if fit.evaluated else {}, []
     shots = {HELD_OUT: None if fit.held_out is None else fit.held_out.shots, TRAINING: fit.shots}
@@ -117,12 +118,12 @@ def segment_curves(fit: Fit, noise: Mapping[str, float], chosen: Sequence[Segmen
     return sorted(found, key=lambda c: -c.ratio if np.isfinite(c.ratio) else -np.inf)
 
 
-def _ratios(fit: Fit, noise: Mapping[str, float], training: Mapping[str, np.ndarray], key: str) -> np.ndarray:
+def _ratios(fit: Fit, noise: Mapping[str, ChannelNoise], training: Mapping[str, np.ndarray], key: str) -> np.ndarray:
     """Errors of the entries of a channel over its noise, held-out ones if there are some."""
     held = fit.held_out is not None and key in fit.held_out.off_after
     off = fit.held_out.off_after[key][:, fit.held_out.seen :] if held and fit.held_out else training[key]
     with np.errstate(all="ignore"):
-        return np.sqrt(np.nanmean(off**2, axis=(0, 1))) / max(noise.get(key, 1.0), 1e-300)
+        return np.sqrt(np.nanmean(off**2, axis=(0, 1))) / np.maximum(noise.get(key, 1.0), 1e-300)
 
 
 def _rows(fit: Fit, training: Mapping[str, np.ndarray], segment: Segment, key: str, samples: int):
