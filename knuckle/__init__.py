@@ -131,7 +131,7 @@ __all__ = [
 ]
 
 
-PARTS = ("control", "hybrid", "layers", "native", "neural", "optim", "robots", "sysid", "torch", "viewer")  # torch: an extra
+PARTS = ("control", "hybrid", "layers", "native", "neural", "optim", "robots", "sysid", "torch", "viewer")
 LATER = {
     "knuckle.hybrid": ("Hybrid", "HybridFileError", "load_hybrid", "save_hybrid"),
     "knuckle.sysid": (

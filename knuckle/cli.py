@@ -15,7 +15,8 @@ from knuckle.deadline import still_running
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 COMMANDS = (
-    cli_simulate.simulate, cli_control.control, cli_fit.fit, cli_discover.discover, cli_fit.demo, cli_info.info, cli_info.export,
+    cli_simulate.simulate, cli_control.control, cli_fit.fit, cli_discover.discover, cli_fit.demo, cli_info.info,
+    cli_info.export,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
