@@ -33,8 +33,8 @@ def linearize(
 ) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
     """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries.
 
-    The arguments are those of `step`. Where an actuator saturates (`saturation.saturated`), its column of B is zero. With
-    `unclipped` A and B are those of actuators without limits that make the same force.
+    The arguments are those of `step`. Where an actuator saturates (`saturation.saturated`), its column of B is zero.
+    With `unclipped` A and B are those of actuators without limits that make the same force.
     """
     from knuckle.native import lanes  # loads LLVM
 
