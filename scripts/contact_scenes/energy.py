@@ -59,10 +59,10 @@ def allowed_gain(step: Step) -> np.ndarray:
     models = [model for model, _ in step.parts]
     if any(not isinstance(m, Compliant) and m.restitution_law == "newton" and m.restitution > 0 for m in models):
         return np.full(len(step.r), np.inf)
-    most = _rounding(step) + _joint_rows(step)
+    rounding, joint = _rounding(step), _joint_rows(step)
     if len(models) == 1 and not isinstance(models[0], Compliant) and models[0].restitution_law == "passive":
-        return most + _passive(step)
-    return most + sum(_contacts(step.part(part)) for part in step.parts) - step.lost
+        return rounding + np.maximum(joint, 0.0) + _passive(step)
+    return rounding + joint + sum(_contacts(step.part(part)) for part in step.parts) - step.lost
 
 
 def allowed_unsolved(step: Step) -> np.ndarray:
@@ -169,6 +169,7 @@ def _springs(step: Step) -> np.ndarray:
 def _passive(step: Step) -> np.ndarray:
     """For any impulses at all, W <= a.(A + 2 R)^-1 a / 2: the kinetic energy of the recovery motion itself.
 
+    A rebound is cut by the work of all rows together: what joint friction takes leaves room for it.
     Impulses lie between two solutions, whose residuals are not known: they count in full.
     """
     a = np.zeros_like(step.r)
