@@ -37,7 +37,8 @@ from knuckle.contact import Compliant, InteriorPoint
 if TYPE_CHECKING:
     from contact_scenes.judge import Step
 
-ROUNDING = 1e-9  # of the terms that are summed: inverse masses that differ by 1e6, in float64
+ROUNDING = 1e-9  # of the energies that are compared: inverse masses that differ by 1e6, in float64
+CANCELLED = 16 * np.finfo(float).eps  # of the terms r a and R r^2 of a bound, which cancel where bodies are jammed
 HELD = 1e-8  # regularisation of joint rows over the inverse of what they move, as the contact model has it
 SUBSTEPS = 0.02  # of the energies that meet: the error in time of explicit substeps
 
@@ -58,15 +59,39 @@ def allowed_gain(step: Step) -> np.ndarray:
     models = [model for model, _ in step.parts]
     if any(not isinstance(m, Compliant) and m.restitution_law == "newton" and m.restitution > 0 for m in models):
         return np.full(len(step.r), np.inf)
-    most = _rounding(step) + _joint_rows(step)
+    rounding, joint = _rounding(step), _joint_rows(step)
     if len(models) == 1 and not isinstance(models[0], Compliant) and models[0].restitution_law == "passive":
-        return most + _passive(step)
-    return most + sum(_contacts(step.part(part)) for part in step.parts) - step.lost
+        return rounding + np.maximum(joint, 0.0) + _passive(step)
+    return rounding + joint + sum(_contacts(step.part(part)) for part in step.parts) - step.lost
+
+
+def allowed_unsolved(step: Step) -> np.ndarray:
+    """The most that impulses of a search that failed may add [J]: they are cut until r.(u + R r - aim) <= 0 in all.
+
+    What single laws add is not bounded then. A step must not double the energy beyond that.
+    """
+    if np.all(np.isinf(most := allowed_gain(step))):
+        return most
+    contacts = sum(_recovery(step.part(part)) for part in step.parts)
+    back, _ = _tie_speeds(step)
+    ties = np.sum(length(step.record.outcome.equality.reshape(back.shape)) * length(back), axis=1)
+    limits = np.sum(np.abs(step.record.outcome.limit * np.clip(0.0, *_limit_speeds(step))), axis=1)
+    return kinetic(step) + _rounding(step) + contacts + ties + limits
+
+
+def _recovery(step: Step) -> np.ndarray:
+    """What recovery of overlap, springs and relaxation explain of the contacts of one model [J]."""
+    if isinstance(step.contact, Compliant):
+        return _springs(step)
+    recovered = np.sum(np.abs(step.r[..., 0]) * np.maximum(step.aim, 0.0), axis=1)
+    return recovered if step.contact.smoothing is None else recovered + _relaxed_path(step)
 
 
 def _rounding(step: Step) -> np.ndarray:
     worked = (np.abs(step.r * step.u), np.abs(step.joint_momentum * step.record.after)[..., None])
-    return ROUNDING * (kinetic(step) + sum(np.sum(x, axis=(1, 2)) for x in worked) + step.lost)
+    energies = kinetic(step) + sum(np.sum(x, axis=(1, 2)) for x in worked) + step.lost
+    aimed, given = np.abs(step.r[..., 0] * step.aim), step.R * np.sum(step.r**2, axis=2)
+    return ROUNDING * energies + CANCELLED * np.sum(aimed + given, axis=1)
 
 
 def _contacts(step: Step) -> np.ndarray:
@@ -144,6 +169,7 @@ def _springs(step: Step) -> np.ndarray:
 def _passive(step: Step) -> np.ndarray:
     """For any impulses at all, W <= a.(A + 2 R)^-1 a / 2: the kinetic energy of the recovery motion itself.
 
+    A rebound is cut by the work of all rows together: what joint friction takes leaves room for it.
     Impulses lie between two solutions, whose residuals are not known: they count in full.
     """
     a = np.zeros_like(step.r)
@@ -187,16 +213,20 @@ def _limit_speeds(step: Step) -> tuple[np.ndarray, np.ndarray]:
     return least, largest
 
 
-def _ties(step: Step) -> np.ndarray:
-    """Of points that are held: u + R r = back + e, so r.u <= r.back - R r^2 + |r| e."""
-    record, contact, r = step.record, step.parts[0][0], step.record.outcome.equality
-    if not r.size:
-        return np.zeros(len(r))
-    points = (len(r), -1, 3)
+def _tie_speeds(step: Step) -> tuple[np.ndarray, np.ndarray]:
+    """The velocities at which points that are held return, and R of their rows."""
+    record, contact = step.record, step.parts[0][0]
+    points = (len(record.q), -1, 3) if record.tie_error.size else (len(record.q), 0, 3)
     back = -contact.correction * record.tie_error.reshape(points) / step.scene.dt
     back = back * np.minimum(1.0, contact.correction_speed / np.maximum(length(back), 1e-300))[..., None]
     alone = np.einsum("sia,sa->si", record.J_tie**2, 1 / np.einsum("saa->sa", record.M)).reshape(points)
-    u, r = np.einsum("sia,sa->si", record.J_tie, record.after).reshape(points), r.reshape(points)
-    give = HELD * np.mean(alone, axis=2, keepdims=True) * r
-    e = np.minimum(length(u + give - back), 3**0.5 * step.solver_tolerance()[:, None])
-    return np.sum(np.sum(r * (back - give), axis=2) + length(r) * e, axis=1)
+    return back, HELD * np.mean(alone, axis=2, keepdims=True)
+
+
+def _ties(step: Step) -> np.ndarray:
+    """Of points that are held: u + R r = back + e, so r.u <= r.back - R r^2 + |r| e."""
+    back, R = _tie_speeds(step)
+    u = np.einsum("sia,sa->si", step.record.J_tie, step.record.after).reshape(back.shape)
+    r = step.record.outcome.equality.reshape(back.shape)
+    e = np.minimum(length(u + R * r - back), 3**0.5 * step.solver_tolerance()[:, None])
+    return np.sum(np.sum(r * (back - R * r), axis=2) + length(r) * e, axis=1)

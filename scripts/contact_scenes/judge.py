@@ -19,7 +19,7 @@ import numpy as np
 
 from contact_scenes.audit import Record
 from contact_scenes.draw import Scene
-from contact_scenes.energy import allowed_gain, gain, kinetic
+from contact_scenes.energy import allowed_gain, allowed_unsolved, gain
 from contact_scenes.maps import beyond_touching, length, on_cone, on_diamond, on_square, soft_cone
 from knuckle.contact import Compliant, Impulse, InteriorPoint, PerPair
 from knuckle.contact.outcome import GIVES_WAY
@@ -58,7 +58,7 @@ def judge(scene: Scene, record: Record) -> Counter:
         faults["law"] = int(np.sum(converged & ~(found.law_error() <= found.tolerance())))
         faults["energy"] = int(np.sum(converged & ~(gained <= allowed)))
         faults["sinking"] = int(np.sum(converged & found.sinks()))
-        faults["unsolved gains"] = int(np.sum(~converged & ~(gained <= allowed + kinetic(found))))
+        faults["unsolved gains"] = int(np.sum(~converged & ~(gained <= allowed_unsolved(found))))
     return faults
 
 
