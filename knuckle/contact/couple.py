@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from knuckle.contact.coupling import Coupling, Layout, RowSpace
-from knuckle.contact.coupling_graph import GraphSpace, Points, point_motion
-from knuckle.contact.coupling_joint import JointSpace
-from knuckle.contact.coupling_tree import TreeSpace
-from knuckle.contact.laws import over_blocks
-from knuckle.contact.rows import Jacobian, world_axes
-from knuckle.contact.turning import turning_motion
+from knuckle.contact.coupling_graph import GraphSpace, Points
+from knuckle.contact.coupling_joint import JointPoints, JointSpace
+from knuckle.contact.coupling_tree import TreePoints, TreeSpace
+from knuckle.contact.rows import Jacobian, moved_by, world_axes
 from knuckle.dynamics.aba import Factor, factor_mass_matrix
 from knuckle.dynamics.crba import mass_matrix
 from knuckle.kinematics import Poses
@@ -41,8 +39,7 @@ def couple(heavy: Model, scene: Scene, *, as_matrix: bool = False) -> Coupling:
         if heavy.nv > FEW_JOINTS and not scene.ties.block and not scene.present.balls:
             return _on_graph(heavy, scene, factor)
         if count > heavy.nv:
-            mass, contact, joint = _held(heavy, mass_matrix(heavy, body), *_rows_apart(heavy, scene))
-            return JointSpace(contact, joint, mass, factor, layout, dofs)
+            return _on_joints(heavy, scene, factor, layout)
     return RowSpace.of(layout, dofs, factor, all_rows(heavy, scene))
 
 
@@ -76,6 +73,39 @@ def _rows_apart(heavy: Model, scene: Scene) -> tuple[Float[Array, "near axis dof
     return fixed.jacobian(model, world_axes(model, body)), J_joint
 
 
+def _on_joints(heavy: Model, scene: Scene, factor: Factor, layout: Layout) -> JointSpace:
+    topology, near, contacts = heavy.topology, scene.near, scene.contacts
+    body, point, frame, turning, J_joint = jax.lax.stop_gradient(
+        (scene.body, near.pick(contacts.point), scene.near_frame, scene.turning, scene.J_joint)
+    )
+    moves = moved_by(heavy, contacts.link_a) - moved_by(heavy, contacts.link_b)
+    if topology.prescribed:
+        moves = np.where(topology.is_prescribed, 0.0, moves)
+    mass, joint = _held(heavy, mass_matrix(heavy, body), J_joint)
+    return JointSpace(
+        points=JointPoints(
+            _links(scene, len(topology.parent)),
+            jnp.asarray(near.pick_fixed(moves, frame.dtype)),
+            point,
+            frame,
+            None if turning is None else near.pick(turning),
+        ),
+        axes=world_axes(heavy, body),
+        root=body.root,
+        joint=joint,
+        mass=mass,
+        factor=factor,
+        layout=layout,
+        topology=topology,
+    )
+
+
+def _links(scene: Scene, world: int) -> Int[Array, "near side"]:
+    """The links of the sides of contacts that are solved; `world` is what does not move."""
+    links = np.array([scene.contacts.link_a, scene.contacts.link_b], int).T
+    return scene.near.pick(jnp.asarray(np.where(links < 0, world, links).astype(np.int32)))
+
+
 def fits_tree(scene: Scene) -> bool:
     """Whether every contact is with something fixed, and every other row is of one degree of freedom."""
     return scene.contacts.are_with_fixed and not scene.ties.block and not scene.present.balls
@@ -84,33 +114,21 @@ def fits_tree(scene: Scene) -> bool:
 def _on_tree(heavy: Model, scene: Scene, factor: Factor) -> TreeSpace:
     topology = heavy.topology
     near = scene.near
-    armature, body, point, frame = jax.lax.stop_gradient(
-        (jnp.asarray(heavy.armature), scene.body, near.pick(scene.contacts.point), scene.near_frame)
+    armature, body, point, frame, turning = jax.lax.stop_gradient(
+        (jnp.asarray(heavy.armature), scene.body, near.pick(scene.contacts.point), scene.near_frame, scene.turning)
     )
     if topology.prescribed:
         armature = jnp.where(topology.is_prescribed, jnp.inf, armature)  # 1/D = 0
     moving = np.maximum(scene.contacts.link_a, scene.contacts.link_b).astype(int)
     sign = np.where(np.array(scene.contacts.link_a, int) >= 0, 1.0, -1.0)
-    roots, index = topology.links.root_of[moving], near.index
-    one_root = len(topology.links.roots) == 1
-    R, p = (
-        rows(body.root, np.zeros(1, int) if one_root else roots)
-        if one_root or index is None
-        else (x[near.pick(jnp.asarray(roots.astype(np.int32)))] for x in body.root)
-    )
-    forwards = jnp.asarray(near.pick_fixed(sign, frame.dtype))
-    if one_root:
-        X = over_blocks(lambda *at: _signed_motion(R, p, *at), point, frame, forwards)
-        R = jnp.broadcast_to(R, (len(point), 3, 3))
-    else:
-        X = over_blocks(_signed_motion, R, p, point, frame, forwards)
-    if scene.turning is not None:
-        turning = near.pick(jax.lax.stop_gradient(scene.turning)) * forwards[:, None, None]
-        X = jnp.concatenate([X, turning_motion(R, turning)], axis=1)
+    root = near.pick_fixed(topology.links.root_of[moving], np.int32)
+    forwards, index = near.pick_fixed(sign, frame.dtype), near.index
+    own_turning = None if turning is None else near.pick(turning)
     carrier = (topology.v_stop - 1)[moving]
     inertia = rows(body.inertia, topology.dof_link)
     return TreeSpace(
-        X=X,
+        points=TreePoints(jnp.asarray(root), point, frame, jnp.asarray(forwards), own_turning),
+        roots=body.root,
         factor=factor,
         inertia=jnp.where(topology.last_dof[:, None, None], inertia, jnp.zeros_like(inertia)),
         armature=armature,
@@ -122,21 +140,16 @@ def _on_tree(heavy: Model, scene: Scene, factor: Factor) -> TreeSpace:
     )
 
 
-def _signed_motion(R, p, point, frame, sign: Float[Array, " contact"]) -> Float[Array, "contact axis 6"]:
-    return point_motion(R, p, point, frame * sign[:, None, None])
-
-
 def _on_graph(heavy: Model, scene: Scene, factor: Factor) -> GraphSpace:
     topology, near, world = heavy.topology, scene.near, len(heavy.topology.parent)
     armature, body, point, frame, turning = jax.lax.stop_gradient(
         (jnp.asarray(heavy.armature), scene.body, near.pick(scene.contacts.point), scene.near_frame, scene.turning)
     )
     links = np.array([scene.contacts.link_a, scene.contacts.link_b], int).T
-    link = near.pick(jnp.asarray(np.where(links < 0, world, links).astype(np.int32)))
     R, p = rows(body.root, topology.links.root_of)
     root = np.append(topology.links.root_of, -1)[links]
     return GraphSpace(
-        points=Points(link, point, frame, None if turning is None else near.pick(turning)),
+        points=Points(_links(scene, world), point, frame, None if turning is None else near.pick(turning)),
         root=Poses(*(jnp.concatenate([x, jnp.zeros_like(x[:1])]) for x in (R, p))),
         factor=factor,
         inertia=body.inertia,

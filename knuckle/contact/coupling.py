@@ -58,6 +58,14 @@ class Coupling(eqx.Module):
     def joint_velocity(self, r: Rows) -> Float[Array, " dof"]:
         """M^-1 J^T r."""
 
+    def held(self) -> Coupling:
+        """The same for repeated use: what is computed where it is needed is computed once."""
+        return self
+
+    @abstractmethod
+    def contact_velocity(self, v: Float[Array, " dof"]) -> Blocks:
+        """Velocities of the contacts at velocities of the joints."""
+
     @abstractmethod
     def solve(self, slopes: list[Slopes], R: Rows, rhs: Rows) -> Rows:
         """dr with (F_r + F_u (A + R)) dr = rhs, for R > 0."""
@@ -81,6 +89,10 @@ class RowSpace(Coupling):
 
     def diagonal(self):
         return split(self.layout, jnp.diagonal(self.A))
+
+    def contact_velocity(self, v):
+        assert self.J is not None
+        return split(self.layout, spatial.apply(self.J, v))[0]
 
     def joint_velocity(self, r):
         assert self.dofs is not None and self.factor is not None and self.J is not None

@@ -16,13 +16,14 @@ from jaxtyping import Array, Float, Int
 
 from knuckle import spatial
 from knuckle.contact.coupling import Coupling, Rows, inverse_and_stiffness, springs
-from knuckle.contact.coupling_tree import inverse_inertias, onto_joints, rows_of_joints, swept
+from knuckle.contact.coupling_tree import inverse_inertias, onto_joints, point_motion, rows_of_joints, swept
 from knuckle.contact.elimination import SIZE, Joints, Plan, eliminate, empty_blocks, place, plan
 from knuckle.contact.laws import Blocks, over_blocks
 from knuckle.contact.turning import turning_motion
 from knuckle.dynamics.aba import Factor, half_solve
 from knuckle.kinematics import Poses
 from knuckle.model.topology import Topology
+from knuckle.tree import outward_sum
 
 Sides = Float[Array, "contact side axis 6"]
 Stiffness = Float[Array, "contact axis axis"]
@@ -102,6 +103,14 @@ class GraphSpace(Coupling):
             jax.vmap(jax.vmap(lambda row: half_solve(topology.dofs, self.factor, row)))(jnp.sum(by_dof, axis=1))
         )
         return spatial.apply(reduced**2, jnp.broadcast_to(self.factor.D_inverse, (len(X), topology.nv)))
+
+    def contact_velocity(self, v):
+        return self._rows(LinkMotion(self.link_velocities(v), v))[0]
+
+    def link_velocities(self, v: Float[Array, " dof"]) -> Float[Array, "link+1 6"]:
+        """Of the links, in their roots' frames, at velocities of the joints; zero for the world."""
+        dofs, S = self.topology.dofs, self.factor.S
+        return self.at_links(outward_sum(dofs, S * v[:, None], jnp.zeros((len(dofs.roots), SIZE), S.dtype)))
 
     def solve(self, slopes, R, rhs):
         stiff = [over_blocks(inverse_and_stiffness, *slope, own_R) for slope, own_R in zip(slopes, R, strict=True)]
@@ -222,18 +231,6 @@ class Equations(NamedTuple):
         blocks, force = sums
         link, joint = eliminate(self.order, self.joints, blocks, force, self.space.on_axes(g))
         return LinkMotion(link, self.space.of_axes(joint))
-
-
-def point_motion(
-    R: Float[Array, "contact 3 3"],
-    p: Float[Array, "contact 3"],
-    point: Float[Array, "contact 3"],
-    frame: Float[Array, "contact axis 3"],
-) -> Float[Array, "contact axis 6"]:
-    """Velocity of points along the axes of their frames per spatial velocity of their links, in frames R, p."""
-    axes = spatial.compose(frame, R)
-    arm = jnp.broadcast_to(spatial.apply_transpose(R, point - p)[:, None], axes.shape)
-    return jnp.concatenate([spatial.cross(arm, axes), axes], axis=2)
 
 
 def velocity_of(X: Sides, link: Float[Array, "contact side 6"]) -> Blocks:

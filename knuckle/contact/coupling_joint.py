@@ -2,38 +2,76 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from knuckle import spatial
 from knuckle.contact.coupling import Coupling, Layout, joined, split, springs
 from knuckle.contact.laws import over_blocks
-from knuckle.contact.rows import Jacobian, response
+from knuckle.contact.rows import Jacobian, WorldAxes, point_velocities, response
 from knuckle.dynamics.aba import Factor, half_solve
+from knuckle.kinematics import Poses
+from knuckle.model.topology import Topology
 from knuckle.tree import Tree
+
+Maps = Float[Array, "contact axis dof"]
+
+
+class JointPoints(NamedTuple):
+    """Where contacts are, the links of their sides (len(links) is the world), and how joints move a's against b's."""
+
+    link: Int[Array, "contact side"]
+    sign: Float[Array, "contact dof"]  # 1 forwards, -1 backwards, 0 not at all
+    point: Float[Array, "contact 3"]  # world
+    frame: Float[Array, "contact axis 3"]
+    turning: Float[Array, "contact turn 3"] | None
 
 
 class JointSpace(Coupling):
     """A through the mass matrix: for more rows than joints."""
 
-    contact: Float[Array, "contact axis dof"]  # J of the contacts
-    joint: Jacobian  # and of the other rows
+    points: JointPoints
+    axes: WorldAxes
+    root: Poses
+    joint: Jacobian  # of the rows that are no contacts
     mass: Float[Array, "dof dof"]
     factor: Factor
     layout: Layout = eqx.field(static=True)
-    dofs: Tree = eqx.field(static=True)
+    topology: Topology = eqx.field(static=True)
+    maps: Maps | None = None  # J of the contacts, where it is used repeatedly
 
-    @staticmethod
-    def of(layout: Layout, dofs: Tree, factor: Factor, mass: Float[Array, "dof dof"], J: Jacobian) -> JointSpace:
-        (count, axes), *_ = layout
-        contact = J[: count * axes].reshape(count, axes, J.shape[1])
-        return JointSpace(contact, J[count * axes :], mass, factor, layout, dofs)
+    @property
+    def dofs(self) -> Tree:
+        return self.topology.dofs
+
+    @property
+    def contact(self) -> Maps:
+        """J of the contacts."""
+        return over_blocks(self.maps_at, self.points) if self.maps is None else self.maps
+
+    def maps_at(self, at: JointPoints) -> Maps:
+        """J of some contacts."""
+        velocity = point_velocities(self.axes, at.sign, at.point)
+        J = jnp.sum(at.frame[:, :, None, :] * velocity[:, None, :, :], axis=-1)
+        if at.turning is None:
+            return J
+        turned = at.sign[:, :, None] * self.axes.angular[None]
+        return jnp.concatenate([J, jnp.sum(at.turning[:, :, None, :] * turned[:, None, :, :], axis=-1)], axis=1)
+
+    def held(self):
+        return eqx.tree_at(lambda x: x.maps, self, self.contact, is_leaf=lambda x: x is None)
 
     @property
     def J(self) -> Jacobian:
-        return jnp.concatenate([self.contact.reshape(-1, self.contact.shape[2]), self.joint])
+        contact = self.contact
+        return jnp.concatenate([contact.reshape(-1, contact.shape[2]), self.joint])
+
+    def contact_velocity(self, v):
+        return spatial.apply(self.contact, jnp.broadcast_to(v, (len(self.points.point), *v.shape)))
 
     def velocity(self, r):
         return split(self.layout, spatial.apply(self.J, self.joint_velocity(r)))

@@ -17,8 +17,10 @@ from jaxtyping import Array, Float, Int
 from knuckle import spatial
 from knuckle.contact.coupling import Coupling, Rows, springs
 from knuckle.contact.laws import Blocks, over_blocks
+from knuckle.contact.turning import turning_motion
 from knuckle.dynamics.aba import Factor, inverse_or_zero
-from knuckle.tree import Tree, add_rows, inward, outward, rows, sum_rows
+from knuckle.kinematics import Poses
+from knuckle.tree import Tree, add_rows, inward, outward, outward_sum, rows, sum_rows
 
 Maps = Float[Array, "contact axis 6"]
 
@@ -30,10 +32,21 @@ class Motion(NamedTuple):
     joint: Float[Array, " dof"]
 
 
+class TreePoints(NamedTuple):
+    """Where contacts are; `sign` is -1 where the link is the second side."""
+
+    root: Int[Array, " contact"]
+    point: Float[Array, "contact 3"]  # world
+    frame: Float[Array, "contact axis 3"]
+    sign: Float[Array, " contact"]
+    turning: Float[Array, "contact turn 3"] | None
+
+
 class TreeSpace(Coupling):
     """A through articulated inertias."""
 
-    X: Maps  # velocity of a contact per spatial velocity of its link, in its root's frame
+    points: TreePoints
+    roots: Poses
     factor: Factor
     inertia: Float[Array, "dof 6 6"]  # of the link, at the last of its degrees of freedom
     armature: Float[Array, " dof"]
@@ -42,6 +55,24 @@ class TreeSpace(Coupling):
     joints: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # the degree of freedom of each other row, by law
     dofs: Tree = eqx.field(static=True)
     weightless_tips: bool = eqx.field(static=True)
+    maps: Maps | None = None  # X, where it is used repeatedly
+
+    @property
+    def X(self) -> Maps:
+        """Velocity of contacts per spatial velocity of their links, in their roots' frames."""
+        return over_blocks(self.maps_at, self.points) if self.maps is None else self.maps
+
+    def maps_at(self, at: TreePoints) -> Maps:
+        """X of some contacts."""
+        R, p = self.roots if len(self.roots.position) == 1 else _picked(self.roots, at.root)
+        X = point_motion(R, p, at.point, at.frame * at.sign[:, None, None])
+        if at.turning is None:
+            return X
+        R = jnp.broadcast_to(R, (len(at.point), 3, 3))
+        return jnp.concatenate([X, turning_motion(R, at.turning * at.sign[:, None, None])], axis=1)
+
+    def held(self):
+        return eqx.tree_at(lambda x: x.maps, self, self.X, is_leaf=lambda x: x is None)
 
     def velocity(self, r):
         return self._rows(self._response(r))
@@ -55,6 +86,14 @@ class TreeSpace(Coupling):
 
     def inverse_inertias(self) -> tuple[Float[Array, "dof 6 6"], Float[Array, " dof"]]:
         return inverse_inertias(self.dofs, self.factor)
+
+    def contact_velocity(self, v):
+        return over_blocks(spatial.apply, self.X, self.pick(self.dof_velocities(v)))
+
+    def dof_velocities(self, v: Float[Array, " dof"]) -> Float[Array, "dof 6"]:
+        """Of the link that each degree of freedom moves, in its root's frame, at velocities of the joints."""
+        S = self.factor.S
+        return outward_sum(self.dofs, S * v[:, None], jnp.zeros((len(self.dofs.roots), 6), S.dtype))
 
     def solve(self, slopes, R, rhs):
         contact, *joints = parts = springs(slopes, R, rhs)
@@ -79,7 +118,7 @@ class TreeSpace(Coupling):
         return rows_of_joints(self.joints, per_dof)
 
     def onto_joints(self, parts) -> Float[Array, " dof"]:
-        return onto_joints(self.joints, jnp.zeros(len(self.dofs.parent), self.X.dtype), parts)
+        return onto_joints(self.joints, jnp.zeros(len(self.dofs.parent), self.factor.S.dtype), parts)
 
     def _rows(self, motion: Motion) -> Rows:
         """Velocities of the rows."""
@@ -108,6 +147,22 @@ class TreeSpace(Coupling):
 
         zero, nodes = jnp.zeros((6, 6), S.dtype), (S, self.inertia + on_links, self.armature + on_joints)
         return inward(self.dofs, eliminate, zero, nodes)[1]
+
+
+def _picked(poses: Poses, index: Int[Array, " contact"]) -> Poses:
+    return Poses(*(jnp.take(x, index, axis=0, mode="clip") for x in poses))
+
+
+def point_motion(
+    R: Float[Array, "contact 3 3"],
+    p: Float[Array, "contact 3"],
+    point: Float[Array, "contact 3"],
+    frame: Float[Array, "contact axis 3"],
+) -> Maps:
+    """Velocity of points along the axes of their frames per spatial velocity of their links, in frames R, p."""
+    axes = spatial.compose(frame, R)
+    arm = jnp.broadcast_to(spatial.apply_transpose(R, point - p)[:, None], axes.shape)
+    return jnp.concatenate([spatial.cross(arm, axes), axes], axis=2)
 
 
 def inverse_inertias(dofs: Tree, factor: Factor) -> tuple[Float[Array, "dof 6 6"], Float[Array, " dof"]]:

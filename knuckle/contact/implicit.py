@@ -7,9 +7,21 @@ velocity of the joints at fixed r is differentiated by the rule of `aba`, so tha
 from __future__ import annotations
 
 import jax
+from jaxtyping import Array
 
 from knuckle.contact.coupling import Coupling, Rows, joined, layout_of, split
 from knuckle.contact.system import Laws, System, Vec, block_scales, imbalance, refined_solution, slopes
+
+
+@jax.custom_jvp
+def known(value: Array, other: Array) -> Array:
+    """A value with the derivative of another way to compute it, which is left out where no derivative is asked."""
+    return value
+
+
+@known.defjvp
+def _of_other(primals, tangents):
+    return primals[0], tangents[1]
 
 
 @jax.custom_jvp

@@ -24,27 +24,30 @@ from knuckle.contact.coupling_graph import (
     Points,
     forces_at,
     stiffness_between,
-    velocity_of,
 )
-from knuckle.contact.coupling_joint import JointSpace
+from knuckle.contact.coupling_joint import JointPoints, JointSpace
 from knuckle.contact.coupling_tree import Motion, TreeSpace, diagonal_at, inverse_inertias, stiffness_at_link, swept
 from knuckle.contact.laws import over_blocks
 from knuckle.dynamics.aba import half_solve, solve_mass_matrix
+from knuckle.kinematics import Poses
+from knuckle.tree import rows
 
 GROUP = 8  # contacts of one turn of a loop
 LEAST_ROWS = 11  # native code keeps arrays of this many carriers in memory
 
 Carriers = Float[Array, "row width"]
+Moving = Float[Array, "row 9"]  # angular and linear velocity, world axes, and the point that moves so
 Maps = Float[Array, "side axis width"]
 SideRows = Int[Array, " side"]
 LaneRows = Int[Array, "lane side"]
 
 
 class Moved(NamedTuple):
-    """Velocities of the carriers, and of the rows that are no contacts."""
+    """Velocities of the carriers, of the rows that are no contacts, and of all joints."""
 
     carrier: Carriers
     joints: Rows
+    v: Float[Array, " dof"]
 
 
 class PackedSpace:
@@ -53,6 +56,7 @@ class PackedSpace:
     width: ClassVar[int] = 6
     row_of: Int[Array, "contact side"]  # the carriers of each contact
     rows: int  # of arrays over the carriers, some perhaps unused
+    nv: int  # degrees of freedom of the model
     dtype: Any
 
     @abstractmethod
@@ -67,8 +71,20 @@ class PackedSpace:
         """The same of the other rows."""
 
     @abstractmethod
-    def opening(self, carrier: Carriers) -> Float[Array, " contact"]:
+    def carriers_at(self, v: Float[Array, " dof"]) -> Carriers:
+        """Velocities of the carriers at velocities of the joints."""
+
+    @abstractmethod
+    def moving(self, carrier: Carriers) -> Moving:
+        """How the carriers' links move in the world."""
+
+    @abstractmethod
+    def opening(self, moving: Moving) -> Float[Array, " contact"]:
         """Normal velocities of all contacts."""
+
+    @abstractmethod
+    def opening_at(self, moving: Moving, number: Int[Array, ""]) -> Float[Array, ""]:
+        """That of one contact."""
 
     @abstractmethod
     def response(self, force: Carriers, r: Rows) -> Moved:
@@ -112,7 +128,8 @@ class Links(PackedSpace):
     """Contacts with what does not move: sums over the contacts of each link, and one sweep along the tree."""
 
     def __init__(self, coupling: TreeSpace):
-        self.coupling, self.dtype = coupling, coupling.X.dtype
+        self.coupling, self.dtype = coupling, coupling.factor.S.dtype
+        self.nv = len(coupling.dofs.parent)
         self.dofs, row = np.unique(np.array(coupling.fixed_carrier, int), return_inverse=True)
         self.fixed_row = row.reshape(-1).astype(np.int32)
         self.row_of = jnp.asarray(self.fixed_row)[:, None]
@@ -125,7 +142,10 @@ class Links(PackedSpace):
         self.inverse = self._picked(L)
 
     def X_of(self, number):
-        return jnp.take(self.coupling.X, number, axis=0, mode="clip")[None]
+        return self.coupling.maps_at(_one_of(self.coupling.points, number))
+
+    def carriers_at(self, v):
+        return self._picked(self.coupling.dof_velocities(v))
 
     def own(self, X, row):
         return diagonal_at(X, jnp.take(self.inverse, row, axis=0, mode="clip"))[0]
@@ -133,9 +153,22 @@ class Links(PackedSpace):
     def joint_own(self):
         return self.coupling.of_joints(self.joint_inverse)
 
-    def opening(self, carrier):
-        at = self.fixed_row if self.coupling.carrier is None else self.row_of[:, 0]
-        return spatial.dot(self.coupling.X[:, 0], jnp.take(carrier, at, axis=0, mode="clip"))
+    def moving(self, carrier):
+        root = np.zeros(self.rows, int)
+        root[: len(self.dofs)] = self.coupling.dofs.root_of[self.dofs]
+        return _in_world(rows(self.coupling.roots, root), carrier)
+
+    def opening(self, moving):
+        coupling, points = self.coupling, self.coupling.points
+        at = self.fixed_row if coupling.carrier is None else self.row_of[:, 0]
+        return (
+            over_blocks(_opening, points.point, points.frame[:, 0], jnp.take(moving, at, axis=0, mode="clip"))
+            * points.sign
+        )
+
+    def opening_at(self, moving, number):
+        at, row = _one_of(self.coupling.points, number), jnp.take(self.row_of, number, axis=0, mode="clip")
+        return (_opening(at.point, at.frame[:, 0], jnp.take(moving, row, axis=0, mode="clip")) * at.sign)[0]
 
     def response(self, force, r):
         S, U, D_inverse = self.coupling.factor
@@ -158,7 +191,7 @@ class Links(PackedSpace):
         return self._moved(swept(coupling.dofs, coupling.factor.S, *factors, **forces))
 
     def _moved(self, motion: Motion) -> Moved:
-        return Moved(self._picked(motion.link), self.coupling.of_joints(motion.joint))
+        return Moved(self._picked(motion.link), self.coupling.of_joints(motion.joint), motion.joint)
 
     def _picked(self, per_dof: Float[Array, "dof ..."]) -> Float[Array, "row ..."]:
         """Of the degrees of freedom that move links with contacts; zero in rows that are left over."""
@@ -175,13 +208,15 @@ class TouchingLinks(PackedSpace):
 
     def __init__(self, coupling: GraphSpace):
         self.coupling, self.dtype = coupling, coupling.factor.S.dtype
-        self.row_of, self.rows = coupling.link, len(coupling.inertia) + 1
+        self.row_of, self.rows, self.nv = coupling.link, len(coupling.inertia) + 1, coupling.topology.nv
         L, self.joint_inverse = inverse_inertias(coupling.topology.dofs, coupling.factor)
         self.inverse = coupling.at_links(L)
 
     def X_of(self, number):
-        one = jax.tree.map(lambda x: jnp.take(x, number, axis=0, mode="clip")[None], self.coupling.points)
-        return self.coupling.sides(one)[0]
+        return self.coupling.sides(_one_of(self.coupling.points, number))[0]
+
+    def carriers_at(self, v):
+        return self.coupling.link_velocities(v)
 
     def own(self, X, row):
         return self.coupling.diagonal_at(X[None], row[None], self.inverse)[0]
@@ -189,11 +224,14 @@ class TouchingLinks(PackedSpace):
     def joint_own(self):
         return self.coupling.of_joints(self.joint_inverse)
 
-    def opening(self, carrier):
-        def along(at: Points, of_sides: Float[Array, "contact side 6"]) -> Float[Array, " contact"]:
-            return velocity_of(self.coupling.sides(at._replace(frame=at.frame[:, :1], turning=None)), of_sides)[:, 0]
+    def moving(self, carrier):
+        return _in_world(self.coupling.root, carrier)
 
-        return over_blocks(along, self.coupling.points, jnp.take(carrier, self.row_of, axis=0, mode="clip"))
+    def opening(self, moving):
+        return _opening_between(self.coupling.points, moving)
+
+    def opening_at(self, moving, number):
+        return _opening_between(_one_of(self.coupling.points, number), moving)[0]
 
     def response(self, force, r):
         return self._moved(self.coupling.response(force, r))
@@ -217,7 +255,7 @@ class TouchingLinks(PackedSpace):
         return self._moved(equations.solve(sums, g))
 
     def _moved(self, motion: LinkMotion) -> Moved:
-        return Moved(motion.link, self.coupling.of_joints(motion.joint))
+        return Moved(motion.link, self.coupling.of_joints(motion.joint), motion.joint)
 
 
 class Joints(PackedSpace):
@@ -227,12 +265,15 @@ class Joints(PackedSpace):
 
     def __init__(self, coupling: JointSpace):
         (count, _), *others = coupling.layout
-        self.coupling, self.J, self.dtype = coupling, coupling.joint, coupling.contact.dtype
+        self.coupling, self.J, self.dtype = coupling, coupling.joint, coupling.joint.dtype
         self.row_of, self.counts = jnp.zeros((count, 1), jnp.int32), tuple(own for own, _ in others)
-        self.width = coupling.contact.shape[2]  # type: ignore[misc]
+        self.width = self.nv = coupling.joint.shape[1]  # type: ignore[misc]
 
     def X_of(self, number):
-        return jnp.take(self.coupling.contact, number, axis=0, mode="clip")[None]
+        return self.coupling.maps_at(_one_of(self.coupling.points, number))
+
+    def carriers_at(self, v):
+        return v[None]
 
     def own(self, X, row):
         return jnp.stack([self._own(x) for x in X[0]])
@@ -240,8 +281,19 @@ class Joints(PackedSpace):
     def joint_own(self):
         return self._split(jnp.stack([self._own(row) for row in self.J]) if len(self.J) else jnp.zeros(0, self.dtype))
 
-    def opening(self, carrier):
-        return over_blocks(lambda X: spatial.dot(X, carrier), self.coupling.contact[:, 0])
+    def moving(self, carrier):
+        axes, topology = self.coupling.axes, self.coupling.topology
+        moving = jnp.concatenate([axes.angular, axes.linear], axis=1) * carrier[0][:, None]
+        moves = topology.links.ancestors[topology.dof_link].T.astype(float)  # link by degree of freedom
+        of_links = spatial.compose(jnp.asarray(moves, self.dtype), moving)
+        origin = rows(self.coupling.root.position, topology.links.root_of)
+        return jnp.pad(jnp.concatenate([of_links, origin], axis=1), ((0, 1), (0, 0)))
+
+    def opening(self, moving):
+        return _opening_between(self.coupling.points, moving)
+
+    def opening_at(self, moving, number):
+        return _opening_between(_one_of(self.coupling.points, number), moving)[0]
 
     def response(self, force, r):
         v = jnp.asarray(solve_mass_matrix(self.coupling.dofs, self.coupling.factor, force[0] + self._onto_joints(r)))
@@ -275,7 +327,7 @@ class Joints(PackedSpace):
         return jnp.sum(sums, axis=0)[None]
 
     def _moved(self, v: Float[Array, " dof"]) -> Moved:
-        return Moved(v[None], self._split(spatial.apply(self.J, v)))
+        return Moved(v[None], self._split(spatial.apply(self.J, v)), v)
 
     def _own(self, row: Float[Array, " dof"]) -> Float[Array, ""]:
         half = jnp.asarray(half_solve(self.coupling.dofs, self.coupling.factor, row))
@@ -287,6 +339,33 @@ class Joints(PackedSpace):
     def _split(self, x: Float[Array, " row"]) -> Rows:
         ends = np.cumsum((0, *self.counts))
         return tuple(x[start:stop, None] for start, stop in pairwise(ends))
+
+
+def _one_of(table: Any, number: Int[Array, ""]) -> Any:
+    """One row of each array, with its axis."""
+    return jax.tree.map(lambda x: jnp.take(x, number, axis=0, mode="clip")[None], table)
+
+
+def _in_world(root: Poses, carrier: Carriers) -> Moving:
+    """How carriers turn and move in world axes, and the point that their linear velocities belong to."""
+    angular, linear = (spatial.apply(root.rotation, part) for part in (carrier[:, :3], carrier[:, 3:]))
+    return jnp.concatenate([angular, linear, root.position], axis=1)
+
+
+def _opening(point, normal, moving: Moving) -> Float[Array, " contact"]:
+    """Velocities of points along normals."""
+    angular, linear, origin = moving[:, :3], moving[:, 3:6], moving[:, 6:]
+    return spatial.dot(normal, linear + spatial.cross(angular, point - origin))
+
+
+def _opening_between(at: Points | JointPoints, moving: Moving) -> Float[Array, " contact"]:
+    """Normal velocities of contacts of two links, the last of which is the world."""
+
+    def along(point, normal, a: Moving, b: Moving) -> Float[Array, " contact"]:
+        return _opening(point, normal, a) - _opening(point, normal, b)
+
+    sides = (jnp.take(moving, at.link[:, side], axis=0, mode="clip") for side in (0, 1))
+    return over_blocks(along, at.point, at.frame[:, 0], *sides)
 
 
 def has_packed_space(coupling: Coupling) -> bool:

@@ -29,8 +29,9 @@ from knuckle.contact.constraints import (
     without_dry_friction,
 )
 from knuckle.contact.couple import couple
+from knuckle.contact.coupling import joined, layout_of, split
 from knuckle.contact.drift import Drift, contact_drift
-from knuckle.contact.implicit import at_solution
+from knuckle.contact.implicit import at_solution, known
 from knuckle.contact.laws import Between, Blocks, Bounded, Law
 from knuckle.contact.nearest import Nearest, nearest
 from knuckle.contact.numbers import check_count, check_range
@@ -54,7 +55,7 @@ from knuckle.contact.rows import (
     world_axes,
 )
 from knuckle.contact.solver import Solution
-from knuckle.contact.system import System, Vec, block_scales, margin
+from knuckle.contact.system import Free, System, Vec, block_scales, margin
 from knuckle.contact.tapped import acts_on_impulses, change_of_slip, contacts_as_used, impulses_as_used
 from knuckle.contact.turning import (
     contact_dimensions,
@@ -138,6 +139,11 @@ class Scene(NamedTuple):
         about = self.contact_rows - self.frame.shape[1]
         kept = each[:, : self.frame.shape[1]], each[:, each.shape[1] - about :]
         return self.near.pick(kept[0] if not about else jnp.concatenate(kept, axis=1))
+
+    @property
+    def within(self) -> Bool[Array, " near"] | None:
+        """Which of the contacts that are solved are in reach; None if that is not known."""
+        return None if self.reach is None else self.near.pick(self.contacts.gap) <= self.reach
 
     @property
     def friction(self) -> Float[Array, " contact"]:
@@ -235,6 +241,11 @@ def _with_derivative_of(value: Array, other: Array) -> Array:
     return jax.lax.stop_gradient(value) + (other - jax.lax.stop_gradient(other))
 
 
+def as_wide_as(like: Array, numbers):
+    """With the type of `like`; marks and numbers of contacts stay what they are."""
+    return jax.tree.map(lambda x: x.astype(like.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, numbers)
+
+
 def in_all_axes(x: Float[Array, "contact axis"]) -> Float[Array, "contact 3"]:
     """With zeros across the plane of motion."""
     return jnp.pad(x, ((0, 0), (0, AXES - x.shape[1])))
@@ -321,7 +332,7 @@ class ContactModel(eqx.Module):
 
     def with_derivative(self, system: System, u: Vec, v: Vec, r: Vec) -> tuple[Vec, Vec]:
         """Impulses r and velocities v of the joints, given u and v with their derivatives at fixed r."""
-        return at_solution(system.laws, u, v, r, *jax.lax.stop_gradient((system.coupling, system.R)))
+        return at_solution(system.laws, u, v, r, *jax.lax.stop_gradient((system.coupling.held(), system.R)))
 
     def contacts(self, model: Model, q: Float[Array | np.ndarray, " nq"]) -> Contacts:
         """The contact points at coordinates q."""
@@ -398,15 +409,20 @@ class ContactModel(eqx.Module):
 
         def solved(push: Push, law: Law, start: Vec) -> tuple[System, Solution, Vec, Vec, Vec]:
             """The system under a law, what was found, and r, u and v with their derivatives."""
-            parts = R, self._velocities(model, scene, push, v_free), (law, *joint_laws)
-            parts = jax.tree.map(lambda x: x.astype(v_free.dtype), parts)  # numbers of the contact model may be wider
-            system = System.of(coupling, *parts)
+            prescribed = scene.drift is not None or model.topology.prescribed
+            free = None if prescribed else Free(v_free, push.aim, scene.within)
+            laws, (contact_b, joint_b) = (law, *joint_laws), self._velocities(model, scene, push, v_free)
+            b = contact_b, *split(layout_of(joint_laws), joint_b)
+            parts = split(layout_of(laws), R), b, laws, free
+            system = System(coupling, *as_wide_as(v_free, parts))  # numbers of the contact model may be wider
             found = self.solve(system, start)
             r = checkpoint_name(jax.lax.stop_gradient(found.impulse), KEPT)
             contact, joint = r[: push.aim.size].reshape(push.aim.shape), r[push.aim.size :]
             on_joints = spatial.apply_transpose(scene.J_joint, joint) if joint.size else None
             v, _ = motion(smooth, scene.wrenches(model, contact), on_joints)
-            u = self._velocities(model, scene, push, v) + R * r
+            if found.change is not None and taps is PLAIN:
+                v = known(jax.lax.stop_gradient(v_free + found.change), v)
+            u = joined(self._velocities(model, scene, push, v)) + R * r
             r, v = self.with_derivative(system, u, v, r)
             return system, found, r, u, v
 
@@ -455,12 +471,12 @@ class ContactModel(eqx.Module):
     def _blended(self, model: Model, scene: Scene, push: Push, v_free: Vec, newton, plastic) -> Blend:
         """Impulses and velocities between Newton's and those of a plastic blow, without a gain of energy."""
         still = push._replace(aim=jnp.zeros_like(push.aim))
-        hard, soft = (Blow(r, v, self._velocities(model, scene, still, v)) for r, v in (newton, plastic))
+        hard, soft = (Blow(r, v, joined(self._velocities(model, scene, still, v))) for r, v in (newton, plastic))
         counted = None
         if push.cuts is not None:
             joints = np.ones(len(scene.J_joint), bool)
             counted = np.concatenate([np.repeat(push.cuts, push.aim.shape[1]), joints])
-        return without_gain(hard, soft, self._velocities(model, scene, still, v_free), counted)
+        return without_gain(hard, soft, joined(self._velocities(model, scene, still, v_free)), counted)
 
     def scene(
         self,
@@ -501,13 +517,13 @@ class ContactModel(eqx.Module):
             return MOST_FIXED * trees
         return MOST_COUPLED + MORE_COUPLED * (trees - 1)
 
-    def _velocities(self, model: Model, scene: Scene, push: Push, v: Vec) -> Vec:
-        """Velocities of all rows that are solved, as their laws count them."""
+    def _velocities(self, model: Model, scene: Scene, push: Push, v: Vec) -> tuple[Blocks, Vec]:
+        """Velocities of the rows that are solved, as their laws count them: of contacts, and of all others."""
         contact = scene.near_speeds(model, v) - push.aim
         joints = spatial.apply(scene.J_joint, v)
         if scene.ties.drift is not None:
             joints = joints + jnp.pad(scene.ties.drift, (len(scene.limits.J), len(scene.rubbing)))
-        return jnp.concatenate([contact.reshape(-1), joints])
+        return contact, joints
 
     def _joint_laws(self, model: Model, scene: Scene, dt: Time) -> tuple[Law, ...]:
         """Laws of joint limits, equalities and joint friction."""

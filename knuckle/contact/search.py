@@ -58,11 +58,19 @@ def search(system: System, start: Vec, *, tolerance: float, most_iterations: int
     if can_pack(system):
         packed = search_packed(system, start, tolerance=tolerance, most_iterations=most_iterations)
         best, error, rounding, total = system.split(packed.impulse), packed.error, packed.rounding, packed.iterations
+        change = packed.change
     else:
         best, (_, error, rounding, _, total) = _search_all(system, system.split(start), tolerance, most_iterations)
+        change = None
+
+    def shortened(r: Rows, change: Array | None) -> tuple[Rows, Array | None]:
+        whole = system if change is None else system.renewed()
+        r = without_gain(whole, r)
+        return r, None if change is None else whole.coupling.joint_velocity(r)
+
     converged = error <= reachable(tolerance, rounding)
-    best = jax.lax.cond(converged, lambda r: r, lambda r: without_gain(system, r), best)
-    return Solution(joined(best), error, converged, total)
+    best, change = jax.lax.cond(converged, lambda *found: found, shortened, best, change)
+    return Solution(joined(best), error, converged, total, change)
 
 
 def _search_all(system: System, start: Rows, tolerance: float, most_iterations: int) -> tuple[Rows, Progress]:

@@ -25,6 +25,7 @@ from knuckle.contact.system import LEAST_SOFTNESS, System, Vec, plus
 
 FEWEST = 16  # contacts that are worth packing
 LEAST_SLOTS = 40  # native code keeps arrays of this size in memory
+LEAST_LIST = 264  # and lists of this length, where loops write their entries one by one
 SAFETY, LEAST_SPEED = 2.0, 0.1  # contacts are left out that open faster than this [m/s] and SAFETY times what closes
 
 
@@ -60,13 +61,36 @@ class Kept(NamedTuple):
         )
 
 
+class Listed(NamedTuple):
+    """Contacts by number, in the first of many slots."""
+
+    number: Int[Array, " slot"]
+    used: Int[Array, ""]
+
+    @property
+    def groups(self) -> Int[Array, ""]:
+        return (self.used + GROUP - 1) // GROUP
+
+    def is_used(self, slots: int) -> Bool[Array, " slot"]:
+        return jnp.arange(slots, dtype=jnp.int32) < self.used
+
+    def only(self, marks: Bool[Array, " slot"]) -> Listed:
+        """Those that are marked."""
+
+        def turn(slot, at: Listed) -> Listed:
+            number = jax.lax.dynamic_update_slice_in_dim(at.number, self.number[slot][None], at.used, axis=0)
+            return Listed(number, at.used + marks[slot].astype(jnp.int32))
+
+        none = jnp.zeros_like(self.number), jnp.zeros((), jnp.int32)
+        return jax.lax.fori_loop(0, self.used, turn, Listed(*none))
+
+
 class Packed(NamedTuple):
     """The contacts that can push, in slots; the last group may have empty ones."""
 
     used: Int[Array, ""]
     groups: Int[Array, ""]
     number: Int[Array, " slot"]  # of the contact in each slot
-    place: Int[Array, " contact"]  # the slot of each contact
     fields: Float[Array, "field slot"]
 
 
@@ -81,12 +105,13 @@ class Measured(NamedTuple):
 class Tried(NamedTuple):
     """The best impulses of a search among some of the contacts."""
 
-    among: Bool[Array, " contact"]
+    among: Bool[Array, " slot"]
     impulse: Vec
     error: Float[Array, ""]
     rounding: Float[Array, ""]
     iterations: Int[Array, ""]
     again: Bool[Array, ""]
+    change: Float[Array, " dof"]  # of the joints' velocities
 
 
 class _State(NamedTuple):
@@ -94,6 +119,7 @@ class _State(NamedTuple):
     joint: tuple[Kept, ...]
     progress: Progress
     carrier: Float[Array, "row width"]  # velocities of carriers by the best impulses
+    change: Float[Array, " dof"]  # and of the joints
 
 
 def can_pack(system: System) -> bool:
@@ -105,20 +131,22 @@ def can_pack(system: System) -> bool:
 def search_packed(system: System, start: Vec, *, tolerance: float, most_iterations: int) -> Tried:
     """The best impulses that are found; see `search`."""
     problem = _Problem(system, packed_space(system.coupling), start, tolerance, most_iterations)
-    opening = system.b[0][:, 0]
-    fast = SAFETY * jnp.max(jnp.maximum(-opening, 0.0)) + LEAST_SPEED
-    near = ~(opening > fast) | jnp.any(problem.contact_start != 0, axis=1)
+    possible = problem.in_reach()
+    opening, pushed = problem.at_start(possible)
+    listed = possible.is_used(len(opening))
+    fast = SAFETY * jnp.max(jnp.where(listed, jnp.maximum(-opening, 0.0), 0.0)) + LEAST_SPEED
+    near = ~(opening > fast) | pushed
 
     def attempt(last: Tried) -> Tried:
-        impulse, found = problem.solve(last.among)
-        opens = problem.space.opening(found.carrier) + opening
-        again = jnp.any(~last.among & (opens < -tolerance))
+        impulse, found = problem.solve(possible.only(last.among))
+        opens = problem.opening(possible, found.carrier) + opening
+        again = jnp.any(listed & ~last.among & (opens < -tolerance))
         progress = found.progress
         iterations = last.iterations + progress.total
-        return Tried(last.among | again, impulse, progress.error, progress.rounding, iterations, again)
+        return Tried(last.among | again, impulse, progress.error, progress.rounding, iterations, again, found.change)
 
-    zero = jnp.zeros((), start.dtype)
-    first = Tried(near, jnp.zeros_like(start), zero, zero, jnp.zeros((), jnp.int32), zero == 0)
+    zero, still = jnp.zeros((), start.dtype), jnp.zeros(problem.space.nv, start.dtype)
+    first = Tried(near, jnp.zeros_like(start), zero, zero, jnp.zeros((), jnp.int32), zero == 0, still)
     return jax.lax.while_loop(lambda tried: tried.again, attempt, first)
 
 
@@ -133,6 +161,7 @@ class _Problem:
         self.laws, self.R, self.b = system.laws[1:], system.R[1:], system.b[1:]
         self.count, self.axes = self.contact_start.shape
         self.slots = max(-(-self.count // GROUP) * GROUP, LEAST_SLOTS)
+        self.carrier = None if system.free is None else space.carriers_at(system.free.velocity)
         self.scales = [jnp.mean(part, axis=1) for part in plus(space.joint_own(), self.R)]
         shapes = jax.eval_shape(self._contact, jnp.zeros((), jnp.int32))
         flat, self.unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
@@ -141,18 +170,70 @@ class _Problem:
     # packed contacts
 
     def _contact(self, number: Int[Array, ""]) -> Contact:
-        R, b, row = (_row(x, number) for x in (self.system.R[0], self.system.b[0], self.space.row_of))
-        X = self.space.X_of(number)
+        R, row, X = _row(self.system.R[0], number), _row(self.space.row_of, number), self.space.X_of(number)
+        if self.system.free is None or self.carrier is None:
+            b = _row(self.system.b[0], number)
+        else:
+            b = _velocity(X, row, self.carrier) - _row(self.system.free.aim, number)
         own = self.space.own(X, row)
         law = jax.tree.map(lambda x: _row(x, number), self.system.laws[0])
         return Contact(law, X, R, b, own + R, jnp.mean(own + R))
 
-    def pack(self, among: Bool[Array, " contact"]) -> tuple[Packed, Float[Array, "kept axis slot"]]:
+    def in_reach(self) -> Listed:
+        """The contacts that may push."""
+        numbers = np.arange(max(self.slots, LEAST_LIST), dtype=np.int32)
+        every = Listed(jnp.asarray(numbers), jnp.asarray(self.count, jnp.int32))
+        within = None if self.system.free is None else self.system.free.within
+        return every if within is None else every.only(within)
+
+    @property
+    def _all_may_push(self) -> bool:
+        return self.system.free is None or self.system.free.within is None
+
+    def opening(self, possible: Listed, carrier: Float[Array, "row width"]) -> Float[Array, " slot"]:
+        """Normal velocities of contacts at velocities of the carriers."""
+        moving = self.space.moving(carrier)
+        if self._all_may_push:
+            return self._padded(self.space.opening(moving))
+        return self._of_listed(possible, lambda number: (self.space.opening_at(moving, number),))[0]
+
+    def at_start(self, possible: Listed) -> tuple[Float[Array, " slot"], Bool[Array, " slot"]]:
+        """How fast contacts open in free motion, and which pushed in the last step."""
+        free = self.system.free
+        if self._all_may_push:
+            own = self.system.b[0][:, 0]
+            if free is not None and self.carrier is not None:
+                own = self.space.opening(self.space.moving(self.carrier)) - free.aim[:, 0]
+            return self._padded(own), self._padded(jnp.any(self.contact_start != 0, axis=1))
+        assert free is not None and self.carrier is not None
+        moving = self.space.moving(self.carrier)
+
+        def of_one(number):
+            own = self.space.opening_at(moving, number) - _row(free.aim, number)[0]
+            return own, jnp.any(_row(self.contact_start, number) != 0).astype(own.dtype)
+
+        opening, pushed = self._of_listed(possible, of_one)
+        return opening, pushed != 0
+
+    def _padded(self, per_contact: Array) -> Array:
+        return jnp.pad(per_contact, (0, self.slots - self.count))
+
+    def _of_listed(self, listed: Listed, function: Callable) -> list[Float[Array, " slot"]]:
+        """Numbers for each of some contacts; zero in slots that are not used."""
+        results = len(jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32)))
+
+        def turn(group, filled):
+            found = _lanes(function)(_cut(listed.number, group))
+            return [_put(x, part, group) for x, part in zip(filled, found, strict=True)]
+
+        blank = jnp.zeros(len(listed.number), self.space.dtype)
+        return [x[: self.slots] for x in jax.lax.fori_loop(0, listed.groups, turn, [blank] * results)]
+
+    def pack(self, listed: Listed) -> tuple[Packed, Float[Array, "kept axis slot"]]:
         """The contacts among which is searched, and what is kept of them at the start."""
-        place = jnp.cumsum(among.astype(jnp.int32)) - 1
-        used = place[-1] + 1
-        target = jnp.where(among, place, self.slots)
-        number = jnp.zeros(self.slots, jnp.int32).at[target].set(np.arange(self.count, dtype=np.int32), mode="drop")
+        number, used = listed
+
+        number = number[: self.slots]
 
         def one(number, is_used):
             contact = self._contact(number)
@@ -166,10 +247,9 @@ class _Problem:
             return jax.tree.map(lambda x, part: _put(x, part, group), filled, _lanes(one)(_cut(number, group), is_used))
 
         dtype = self.contact_start.dtype
-        empty = jnp.zeros((self.width, self.slots), dtype), jnp.zeros((5, self.axes, self.slots), dtype)
-        groups = (used + GROUP - 1) // GROUP
-        fields, kept = jax.lax.fori_loop(0, groups, turn, empty)
-        return Packed(used, groups, number, place, fields), kept
+        empty = _blank(self.width, self.slots, dtype=dtype), _blank(5, self.axes, self.slots, dtype=dtype)
+        fields, kept = jax.lax.fori_loop(0, listed.groups, turn, empty)
+        return Packed(used, listed.groups, number, fields), kept
 
     def _over(self, packed: Packed, function: Callable, arrays: tuple, kept=(), highest=(), sums=(), add=None) -> tuple:
         """`function(contact, rows of its links, *arrays)` of each contact: what is kept, maxima, and sums by link."""
@@ -195,16 +275,25 @@ class _Problem:
 
     # the search
 
-    def solve(self, among: Bool[Array, " contact"]) -> tuple[Vec, _State]:
-        packed, kept = self.pack(among)
+    def solve(self, listed: Listed) -> tuple[Vec, _State]:
+        packed, kept = self.pack(listed)
         plan = self.space.plan(packed.number, packed.used)
         found = jax.lax.while_loop(
             lambda at: at.progress.is_unfinished(self.tolerance, self.most_iterations),
             lambda at: self._advance(packed, plan, at),
             self._first(packed, kept),
         )
-        best = jnp.take(found.contact[4], jnp.maximum(packed.place, 0), axis=1, mode="clip").T
-        return joined((jnp.where(among[:, None], best, 0.0), *(own.best for own in found.joint))), found
+        return joined((self._unpacked(packed, found.contact[4]), *(own.best for own in found.joint))), found
+
+    def _unpacked(self, packed: Packed, of_slots: Float[Array, "axis slot"]) -> Blocks:
+        """What slots have, by contact; zero for contacts that have none."""
+
+        def turn(slot, filled):
+            own = jax.lax.dynamic_slice_in_dim(of_slots, slot, 1, axis=1)
+            return jax.lax.dynamic_update_slice_in_dim(filled, own.T, packed.number[slot], axis=0)
+
+        rows = max(self.count, -(-LEAST_LIST // self.axes))
+        return jax.lax.fori_loop(0, packed.used, turn, jnp.zeros((rows, self.axes), of_slots.dtype))[: self.count]
 
     def _first(self, packed: Packed, kept: Float[Array, "kept axis slot"]) -> _State:
         """Newton steps begin at the start; if they fail, easier problems begin at rest."""
@@ -222,7 +311,7 @@ class _Problem:
         usable = found.error <= at_rest  # false for NaN
         progress = first_progress(jnp.where(usable, found.error, at_rest), jnp.where(usable, found.rounding, 0.0))
         no = jnp.zeros((), bool)
-        first = _State(kept, joint, progress, jnp.zeros_like(moved.carrier))
+        first = _State(kept, joint, progress, jnp.zeros_like(moved.carrier), jnp.zeros_like(moved.v))
         return self._keep(packed, first, Choice(usable, no, no), progress, (r, u), (self.joint_start, joint_u), moved)
 
     def _advance(self, packed: Packed, plan, at: _State) -> _State:
@@ -240,7 +329,7 @@ class _Problem:
             for law, kept, R, scale in rows
         ]
         equations, sums = space.equations(plan, tuple(K[:, :, 0] for K, _ in own))
-        blank = jnp.zeros((self.axes * (self.axes + 1), self.slots), rho.dtype)
+        blank = _blank(self.axes * (self.axes + 1), self.slots, dtype=rho.dtype)
         add = partial(space.add, equations)
         springs, _, sums = self._over(packed, spring, (at.contact,), blank, (), sums, add)
         step = space.solve(equations, sums, tuple(g for _, g in own))
@@ -250,7 +339,7 @@ class _Problem:
             r = kept[0] + (g - spatial.apply(K, _velocity(contact.X, row, step.carrier)))
             return r, (), _forces_at(contact.X, r)
 
-        blank = jnp.zeros((self.axes, self.slots), rho.dtype)
+        blank = _blank(self.axes, self.slots, dtype=rho.dtype)
         r, force = self._forces(packed, moves, (at.contact, springs), blank)
         joint_r = tuple(
             kept.r + (g - K[:, :, 0] * dv) for kept, (K, g), dv in zip(at.joint, own, step.joints, strict=True)
@@ -270,7 +359,7 @@ class _Problem:
             )
             return u, Measured(*(jnp.max(x) for x in errors)), ()
 
-        blank, none = jnp.zeros((self.axes, self.slots), rho.dtype), Measured(*[jnp.zeros(GROUP, rho.dtype)] * 3)
+        blank, none = _blank(self.axes, self.slots, dtype=rho.dtype), Measured(*[jnp.zeros(GROUP, rho.dtype)] * 3)
         u, found, _ = self._over(packed, measure, (kept, r), blank, none)
         joint_u, parts = [], [found]
         rows = zip(self.laws, joint, joint_r, self.R, self.b, self.scales, moved.joints, strict=True)
@@ -312,6 +401,7 @@ class _Problem:
             tuple(own.after(choice, *new) for own, *new in zip(at.joint, *joint, strict=True)),
             progress,
             jnp.where(choice.better, moved.carrier, at.carrier),
+            jnp.where(choice.better, moved.v, at.change),
         )
 
 
@@ -338,6 +428,11 @@ def _velocity(X: Float[Array, "side axis width"], row: Int[Array, " side"], carr
 
 def _forces_at(X: Float[Array, "side axis width"], r: Float[Array, " axis"]) -> Float[Array, "side width"]:
     return spatial.apply_transpose(X, jnp.broadcast_to(r, (len(X), *r.shape)))
+
+
+def _blank(*shape: int, dtype) -> Array:
+    """An array of which loops write the groups that are used, and nothing reads others."""
+    return jax.lax.empty(shape, dtype)
 
 
 def _alone(law: Law) -> Law:

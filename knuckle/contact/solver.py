@@ -19,6 +19,7 @@ class Solution(NamedTuple):
     residual: Float[Array, ""]
     converged: Bool[Array, ""]
     iterations: Int[Array, ""]
+    change: Float[Array, " dof"] | None = None  # of the joints' velocities by these impulses, where it was found too
 
     @staticmethod
     def of_no_rows(start: Vec) -> Solution:
@@ -29,7 +30,7 @@ class Solution(NamedTuple):
         """These impulses, of which the worse residual and both searches count."""
         worse = jnp.maximum(self.residual, other.residual)
         both = self.converged & other.converged, self.iterations + other.iterations
-        return Solution(self.impulse, worse, *both)
+        return Solution(self.impulse, worse, *both, self.change)
 
 
 class Solver(eqx.Module):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from knuckle import spatial
 from knuckle.contact.coupling import Coupling, Rows, RowSpace, Square, Vec, joined, layout_of, split
@@ -16,6 +16,14 @@ Laws = tuple[Law, ...]
 LEAST_SOFTNESS = 1e-12  # R over the velocity per impulse of a row that Newton's step counts with at least
 
 
+class Free(NamedTuple):
+    """Where b of the contacts comes from: their velocities at velocities of the joints, less what they aim at."""
+
+    velocity: Float[Array, " dof"]
+    aim: Float[Array, "contact axis"]
+    within: Bool[Array, " contact"] | None  # of contacts that are in reach; None: all may be
+
+
 class System(NamedTuple):
     """u = (A + R) r + b and the laws of its rows: R is the regularisation, b what velocities aim at."""
 
@@ -23,10 +31,19 @@ class System(NamedTuple):
     R: Rows
     b: Rows
     laws: Laws
+    free: Free | None = None
 
     @staticmethod
     def of(coupling: Coupling, R: Vec, b: Vec, laws: Laws) -> System:
         return System(coupling, split(layout_of(laws), R), split(layout_of(laws), b), laws)
+
+    def renewed(self) -> System:
+        """With b of the contacts computed here, for branches that are seldom taken."""
+        if self.free is None:
+            return self
+        coupling = self.coupling.held()
+        contact = coupling.contact_velocity(self.free.velocity) - self.free.aim
+        return self._replace(coupling=coupling, b=(contact, *self.b[1:]))
 
     @staticmethod
     def of_matrix(A: Square, b: Vec, laws: Laws) -> System:

@@ -220,7 +220,10 @@ def _iota(b: Lowering, equation, *_):
 
 @rule("empty2", "empty", harmless=("dtype", "memory_space", "out_sharding", "shape"))
 def _empty(b: Lowering, equation, *_):
+    """Large arrays are not written: JAX leaves their values open."""
     shape, dtype = result(equation)
+    if math.prod(shape) > SCALAR_LIMIT:
+        return whole(b, b.allocate(dtype, math.prod(shape)), shape)
     return broadcast_node(b, b.constant(0, dtype), shape, dtype)
 
 

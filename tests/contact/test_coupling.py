@@ -12,14 +12,14 @@ from knuckle import robots
 from knuckle.contact import Impulse
 from knuckle.contact import couple as choice
 from knuckle.contact.constraints import joint_rows
-from knuckle.contact.coupling import RowSpace, joined, layout_of, small_inverse, split
+from knuckle.contact.coupling import Coupling, RowSpace, joined, layout_of, small_inverse, split
 from knuckle.contact.coupling_graph import GraphSpace
 from knuckle.contact.coupling_joint import JointSpace
 from knuckle.contact.coupling_tree import TreeSpace
 from knuckle.contact.laws import Between, Bounded, Coulomb
+from knuckle.contact.packed_space import has_packed_space, packed_space
 from knuckle.contact.system import System, block_scales, newton_step, over_rows, refined_solution, slopes
 from knuckle.dynamics.aba import factor_mass_matrix
-from knuckle.dynamics.crba import mass_matrix
 from knuckle.kinematics import articulation
 
 CRAWLER = """<mujoco><default><geom conaffinity="{with_each_other}" density="500"/></default><worldbody>
@@ -62,7 +62,7 @@ def spaces(model: kn.Model, q, most_contacts: int = 64) -> tuple[Any, ...]:
     factor, J = factor_mass_matrix(model, body.axes, body.inertia), choice.all_rows(model, scene)
     dofs = model.topology.dofs
     layout = choice._layout(scene)
-    dense = JointSpace.of(layout, dofs, factor, mass_matrix(model, body), J)
+    dense = choice._on_joints(model, scene, factor, layout)
     found = [RowSpace.of(layout, dofs, factor, J), dense, choice._on_graph(model, scene, factor)]
     return scene, *found, *([choice._on_tree(model, scene, factor)] if choice.fits_tree(scene) else [])
 
@@ -92,7 +92,7 @@ def test_spaces_are_one_operator(make, most, tmp_path):
     model = make(tmp_path)
 
     @jax.jit
-    def found(q, friction, r, u, rhs):
+    def found(q, friction, v, r, u, rhs):
         scene, *couplings = spaces(model, q, most)
         laws, results = laws_of(scene, friction), []
         r, u, rhs = (split(layout_of(laws), x) for x in (r, u, rhs))
@@ -103,17 +103,28 @@ def test_spaces_are_one_operator(make, most, tmp_path):
             system = System(coupling, R, u, laws)
             step, solution = newton_step(system, r, u, scales), refined_solution(system, at, scales, rhs)
             found: list[Any] = [coupling.velocity(r), coupling.diagonal(), step, solution]
-            results.append([coupling.joint_velocity(r), *(joined(x) for x in found)])
+            moved = coupling.contact_velocity(v)
+            results.append([coupling.joint_velocity(r), moved, *openings(coupling, moved, v), *map(joined, found)])
         return results
 
     size = len(spaces(model, jnp.asarray(model.reference), most)[1].A)
     for seed in range(5):
         rng = np.random.default_rng(seed)
         vectors = rng.normal(size=(3, size))
-        rows, *others = found(rng.normal(size=model.nq), rng.uniform(0, 1.5, size), *vectors)
+        q, friction, v = rng.normal(size=model.nq), rng.uniform(0, 1.5, size), rng.normal(size=model.nv)
+        rows, *others = found(q, friction, v, *vectors)
         for other in others:
-            for value, expected, digits in zip(other, rows, (1e-12, 1e-12, 1e-12, 1e-8, 1e-11), strict=True):
+            for value, expected, digits in zip(other, rows, (*[1e-12] * 6, 1e-8, 1e-11), strict=True):
                 np.testing.assert_allclose(value, expected, atol=digits * np.abs(expected).max())
+
+
+def openings(coupling: Coupling, moved, v) -> list[Any]:
+    """Normal velocities of all contacts and of the last alone: as packed contacts have them, where they are packed."""
+    if not has_packed_space(coupling):
+        return [moved[:, 0], moved[-1, 0]]
+    space = packed_space(coupling)
+    moving = space.moving(space.carriers_at(v))
+    return [space.opening(moving), space.opening_at(moving, jnp.asarray(len(moved) - 1))]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
