@@ -126,9 +126,9 @@ def recordings(case: Case, seed: int, runs: int = RUNS) -> tuple[kn.Model, list[
         run = kn.rollout(truth, truth.state(first), controls, dt=STEP, **options)
         q = np.concatenate([first[None], np.asarray(run.q)[EVERY - 1 :: EVERY]])[:-1]
         noisy = q + NOISE * rng.normal(size=q.shape)
-        channels = {"control": u} if model.nu else {}
-        time_ = STEP * EVERY * np.arange(SAMPLES)
-        found.append(sysid.Recording.of(model, time_, q=noisy, **channels, name=f"run {number}"))
+        stamps = STEP * EVERY * np.arange(SAMPLES)
+        control = u if model.nu else None
+        found.append(sysid.Recording.of(model, stamps, q=noisy, control=control, name=f"run {number}"))
     return model, found
 
 
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         if options.quick:
             return {"runs": {"pendulum: spring:0": judged(there["pendulum: spring"], 0)}}
         path = RESULTS / "planted_effects.json"
-        content = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+        content: dict = json.loads(path.read_text()) if path.exists() else {"runs": {}}
         for name in options.cases or there:
             for seed in range(*options.seeds):
                 if f"{name}:{seed}" not in content["runs"]:

@@ -340,3 +340,23 @@ def test_kept_results_of_changes_read_back_give_the_same_claims():
     holds = {c["what"]: c["holds"] for c in changed.claims(found)}
     assert holds["simulated arm: right answer"] and not holds["simulated arm, nothing changed: false alarms"]
     assert not holds["UR10e: width of the interval that all pairs share [kg]"]
+
+
+def test_a_planted_spring_is_named_and_claims_follow_from_the_runs():
+    """One seed on a driven pendulum; a false alarm or a wrong formula shows in the claims."""
+    planted = importlib.import_module("planted_effects")
+    (run,) = planted.main(["--quick"])["runs"].values()
+    assert run["place"] and run["formula"] and run["effects"] == ["spring at hinge"]
+    none = {"place": False, "formula": False, "effects": ["spring at hinge"]}
+    holds = [c["holds"] for c in planted.claims({"pendulum: spring:0": run, "pendulum: nothing:0": none})]
+    assert holds == [True, True, False]
+
+
+def test_claims_of_discovery_follow_from_the_runs():
+    discovery = importlib.import_module("discovery")
+    good = {"sparse_after_15": True, "sparse_at_end": True, "named": True, "off": [0.01, 0.0], "covered": [True, True]}
+    bad = good | {"sparse_after_15": False, "off": [0.03, 0.0], "covered": [False, True]}
+    rows = [{"seconds": 1.0, "hybrid": 1e-4, "network": 0.1}]
+    assert all(c["holds"] for c in discovery.claims({"0.2 and 0.1:0": good, "0.2 and 0.1:1": good}, rows))
+    failed = [c["what"] for c in discovery.claims({"0.2 and 0.1:0": bad}, rows) if not c["holds"]]
+    assert len(failed) == 3 and "sparse after 15 steps" in failed[0]

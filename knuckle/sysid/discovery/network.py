@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy.optimize import brentq
 from scipy.stats import chi2
 
 from knuckle.dynamics import rnea
@@ -32,13 +34,15 @@ from knuckle.sysid.shots import Shots
 from knuckle.taps import Augment, Blueprint
 
 HIDDEN = (5, 5)
-RIDGE = 1.0  # on all weights but the first layer's, in units of half the sum of squares
-FREE_STEPS, STEPS, PATH_STEPS = 4, 11, 4  # without lasso, at the first weight of the path, and at each further one
+RIDGE = 0.1  # on all weights but the first layer's, in units of half the sum of squares
+FREE_STEPS, STEPS, PATH_STEPS = 8, 7, 4  # without lasso, at the first weight of the path, and at each further one
 FIRST, FACTOR, PATH = 20.0, 5.0, 4  # penalty of each input in units of half the residual variance
 NEAR = 1e-3  # of the largest norm: where the weight of a group ends to grow
 LOST = 2.0  # times the least validation error: a path ends there
 LEVEL = 0.01  # of the test that an input is needed
 SWEEPS = 400
+GENTLE = 0.03  # scale of the first weights
+HELD, LIGHT = 1e9, 1e-8  # damping of layers that are held, and of one that moves alone
 SMALL = 0.05  # change of half the sum of squares at which a descent ends
 
 
@@ -92,10 +96,17 @@ def make_networks(model: Model, shots: Shots, hidden: Sequence[int], seed: int) 
     size = [rounded(s) if s > 0 else 1.0 for s in np.where(size > 0, size, size.max(initial=0.0))]
     made = []
     for joint, key in enumerate(jax.random.split(jax.random.key(seed), model.nv)):
-        network = MLP((model.nq + model.nv, *hidden, 1), key=key, zero_last=False)
+        network = _gently(MLP((model.nq + model.nv, *hidden, 1), "partly linear", key=key))
         options = {"input_offset": centre, "input_scale": scale, "output_scale": 0.3 * size[joint]}
         made.append(Augment(network, ("q", "qd"), rows=(joint,), zero_start=False, **options))
     return Blueprint({FORCE: tuple(made)})
+
+
+def _gently(network: MLP) -> MLP:
+    """Small first weights and no biases: the network begins nearly linear, and what is linear is found at once."""
+    weights = (GENTLE * network.weights[0], *network.weights[1:])
+    biases = tuple(None if b is None else jnp.zeros_like(b) for b in network.biases)
+    return eqx.tree_at(lambda n: (n.weights, n.biases), network, (weights, biases), is_leaf=lambda x: x is None)
 
 
 def visited(shots: Shots) -> tuple[np.ndarray, np.ndarray]:
@@ -163,17 +174,32 @@ def block_descent(
 ) -> np.ndarray:
     """min b . x + 1/2 x . A x + the norms of blocks times kappa, with blocks at exactly zero where that is best."""
     x = x.copy()
-    steep = [max(float(np.linalg.eigvalsh(A[np.ix_(g, g)])[-1]), 1e-300) for g in blocks]
+    own = [np.linalg.eigh(A[np.ix_(g, g)]) for g in blocks]
     for _ in range(SWEEPS):
         before = x.copy()
-        for g, L, weight in zip(blocks, steep, kappa, strict=True):
-            for _ in range(3):
-                moved = x[g] - (b[g] + A[g] @ x) / L
-                size = float(np.linalg.norm(moved))
-                x[g] = moved * max(0.0, 1 - weight / (L * size)) if size > 0 else 0.0
-        if np.max(np.abs(x - before)) < 1e-9 * (1 + np.max(np.abs(x))):
+        for g, (size, axes), weight in zip(blocks, own, kappa, strict=True):
+            slope = b[g] + A[g] @ x - A[np.ix_(g, g)] @ x[g]
+            x[g] = axes @ block_minimum(np.maximum(size, 0.0), axes.T @ slope, weight)
+        if np.max(np.abs(x - before)) < 1e-9 * (1e-300 + np.max(np.abs(x))):
             break
     return x
+
+
+def block_minimum(curvature: np.ndarray, slope: np.ndarray, weight: float) -> np.ndarray:
+    """min slope . w + 1/2 sum curvature w^2 + weight |w|: zero, or w = -slope / (curvature + weight / |w|)."""
+    if weight == 0:
+        return -slope / np.maximum(curvature, 1e-12 * max(curvature.max(), 1e-300))
+    if np.linalg.norm(slope) <= weight:
+        return np.zeros_like(slope)
+
+    def too_long(log_size: float) -> float:
+        return 1 - float(np.sum((slope / (curvature * np.exp(log_size) + weight)) ** 2))
+
+    low, high = -60.0, 1.0
+    while too_long(high) < 0 and high < 200:
+        high += 20
+    size = np.exp(float(brentq(too_long, low, high, xtol=1e-10)))  # type: ignore[arg-type]
+    return -slope / (curvature + weight / size)
 
 
 class Training:
@@ -206,13 +232,18 @@ class Training:
         rows = np.count_nonzero(self.point.linear.residual)
         return left / max(rows - self.point.starts.size - len(self.point.free), 1)
 
-    def step(self, strength: float) -> bool:
-        """One accepted step; False if there is none that descends."""
+    def step(self, strength: float, first_layer: bool = False) -> bool:
+        """One accepted step, of the first layer only on demand; False if there is none that descends.
+
+        With the other layers held, roll-outs are almost linear in the first one, so that inputs die in one step.
+        """
         kappa = self.weights_of_groups(strength)
         found, now = normal(self.point.linear, self.point.starts), self.value(self.point, kappa)
         matrix, slope, free = found.matrix.sum(axis=0), found.slope.sum(axis=0), self.point.free
         for _ in range(6):
             damped = matrix + self.damping * np.diag(np.diag(matrix) + 1e-6 * np.diag(matrix).max())
+            if first_layer:
+                damped[self.groups.rest, self.groups.rest] += HELD * np.diag(matrix).max()
             moved = penalised_step(damped, slope, free, self.groups, kappa, self.ridge, self.frozen)
             for own in self.silent:
                 moved[own] = 0.0
@@ -281,8 +312,11 @@ def train_sparse(
     training, history = Training(segments, shots, blueprint), []
 
     def steps(strength: float, count: int) -> None:
-        for _ in range(count):
-            if not training.step(strength):
+        for k in range(count):
+            first_layer = strength > 0 and k % 2 == 0
+            if first_layer:
+                training.damping = LIGHT
+            if not training.step(strength, first_layer) and not first_layer:
                 break
             history.append(training.norms())
 
