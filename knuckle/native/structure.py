@@ -14,7 +14,7 @@ from knuckle.native.ir import Builder
 
 Nodes = Any  # a numpy array of nodes
 TRIAL_LIMIT = 8192  # elements; larger arrays are not tried
-TRIALS_LIMIT = 100_000  # values that all trials of a program may ask for
+TRIALS_LIMIT = 30_000  # values that all trials of a program may ask for
 
 
 def make_if_cheap(b: Builder, size: int, make: Callable[[], Nodes]) -> Nodes | None:

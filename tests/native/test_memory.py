@@ -27,6 +27,10 @@ OPERATIONS = {
     "cumulative": lambda x, y, i: jnp.cumsum(x, axis=1) / N,
     "where": lambda x, y, i: jnp.where(x > y, x, -y),
     "outer": lambda x, y, i: x + jnp.outer(x[0], y[:, i]) / N,
+    "mask": lambda x, y, i: y - x * np.eye(N)[::-1],
+    "repeat rows": lambda x, y, i: x + jnp.where(np.arange(N)[:, None] % 6 == 0, y[np.arange(N) // 6], 0.0),
+    "place rows": lambda x, y, i: x + jnp.zeros_like(x).at[np.arange(0, N, 3)].add(y[i][None][np.zeros(12, int)]),
+    "sparse product": lambda x, y, i: x + y[:, :3] @ np.eye(3, N, 5),
     "corner": lambda x, y, i: x.at[0, 0].set(y[i, i]),
 }
 
