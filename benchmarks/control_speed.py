@@ -1,9 +1,10 @@
 """Time per iteration of iLQR beside crocoddyl's FDDP and beside the same algorithm under jax.jit: a 7-joint reach.
 
-100 knots of 10 ms, the same costs and the same first guess (no torque); single thread each. The peers take turns, and the
-least processor time of several turns counts. Crocoddyl may need another Python than ours: name it by --peer-python (pip install
-crocoddyl there). Run: python benchmarks/control_speed.py [--quick] [--peer-python PATH] [--no-jax]. Writes
-benchmarks/results/control_speed.json (with --quick nothing: 10 knots, ours alone).
+100 knots of 10 ms, the same costs and the same first guess (no torque); single thread each. The peers take turns, and
+the least processor time of several turns counts. Crocoddyl may need another Python than ours: name it by --peer-python
+(pip install crocoddyl there; 3.2.0 with pin 3.9.0 runs, 3.2.1 with pin 4.1.0 crashes in frame residuals). Run: python
+benchmarks/control_speed.py [--quick] [--peer-python PATH] [--no-jax]. Writes benchmarks/results/control_speed.json
+(with --quick nothing: 10 knots, ours alone).
 """
 
 from __future__ import annotations

@@ -340,3 +340,17 @@ def test_kept_results_of_changes_read_back_give_the_same_claims():
     holds = {c["what"]: c["holds"] for c in changed.claims(found)}
     assert holds["simulated arm: right answer"] and not holds["simulated arm, nothing changed: false alarms"]
     assert not holds["UR10e: width of the interval that all pairs share [kg]"]
+
+
+def test_cartpoles_swing_up_from_random_starts():
+    """Planned in Knuckle, executed and held in MuJoCo: all of the few starts of the quick run."""
+    found = importlib.import_module("swing_up").main(["--quick"])
+    assert [claim["holds"] for claim in found["claims"]] == [True]
+    assert len(found["tasks"]["cartpole"]) == 4
+
+
+def test_a_cartpole_with_wrong_masses_is_learned_while_it_is_controlled():
+    """MuJoCo's Euler at 1 ms against our Runge-Kutta at 10 ms: masses agree to a percent, as integrators differ."""
+    found = importlib.import_module("adaptive_mpc").main(["--quick"])
+    assert abs(found["mass"] / found["truth"] - 1) < 0.01
+    assert found["error"] < 0.02

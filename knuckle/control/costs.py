@@ -1,8 +1,8 @@
 """Costs of a plan: plain functions of time, state and control, and helpers for the usual ones on the manifold.
 
 A running cost is called as cost(time, state, control), a terminal cost as cost(time, state). The helpers serve as both:
-without a control their control term is left out. Those that are sums of squares have a Gauss-Newton Hessian, which needs
-no second derivatives and is never indefinite.
+without a control their control term is left out. Those that are sums of squares have a Gauss-Newton Hessian, which
+needs no second derivatives and is never indefinite.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def quadratic(
 ) -> QuadraticCost:
     """Half of q |q - goal|^2 + qd |qd - goal|^2 + control |u - goal_control|^2, with a weight per entry or one for all.
 
-    Distances of q are those of `kn.difference`: nv entries, with rotation vectors for quaternions. If `periodic`, angles
-    of revolute joints count by sine and cosine, 2 - 2 cos(q - goal) in place of the square, so that whole turns cost
-    nothing (swing-up). `goal` is by default the model's reference, stationary.
+    Distances of q are those of `kn.difference`: nv entries, with rotation vectors for quaternions. If `periodic`,
+    angles of revolute joints count by sine and cosine, 2 - 2 cos(q - goal) in place of the square, so that whole turns
+    cost nothing (swing-up). `goal` is by default the model's reference, stationary.
     """
     goal = model.state() if goal is None else goal
     u = np.zeros(model.nu) if goal_control is None else _vector("goal_control", goal_control, model.nu)

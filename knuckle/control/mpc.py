@@ -96,7 +96,9 @@ class MPC:
         control = plan.controls[knot]
         if knot:
             model = self.planner.model
-            change = np.concatenate([model_difference(model, plan.states.q[knot], state.q), state.qd - plan.states.qd[knot]])
+            change = np.concatenate(
+                [model_difference(model, plan.states.q[knot], state.q), state.qd - plan.states.qd[knot]]
+            )
             control = control + plan.gains[knot][:, : len(change)] @ change
         return np.clip(control, plan.lower[knot], plan.upper[knot])
 

@@ -106,7 +106,10 @@ class Planner:
         self.model, self.dt = parts.model, parts.dt
         self.steps, self.substeps = whole("steps", steps), whole("substeps", substeps)
         self.segments = whole("segments", segments, self.steps)
-        for name, value, known in (("method", method, get_args(Method)), ("derivative", derivative, get_args(Derivative))):
+        for name, value, known in (
+            ("method", method, get_args(Method)),
+            ("derivative", derivative, get_args(Derivative)),
+        ):
             if value not in known:
                 raise ValueError(f"ilqr: {name} must be one of {', '.join(known)}, got {value!r}")
         unknown = sorted(set(free) - {"model", "costs"})
@@ -195,7 +198,9 @@ class Planner:
 
     def problem_of(self, model: Model, time) -> Problem:
         """The problem of this planner with another model of the same topology, from a time on; to be traced."""
-        costs = jax.tree.map(lambda x: model if x is self.model else x, (self.running, self.terminal), is_leaf=_is_model)
+        costs = jax.tree.map(
+            lambda x: model if x is self.model else x, (self.running, self.terminal), is_leaf=_is_model
+        )
         return self._problem_with(model, *costs, jnp.asarray(time), jnp.asarray(self.lower), jnp.asarray(self.upper))
 
     def _problem_with(self, model: Model, running: Cost, terminal: Cost, start_time, lower, upper) -> Problem:
@@ -229,7 +234,8 @@ class Planner:
 
     def _free_arrays(self, model, running, terminal) -> Any:
         """What is handed over in this call: the parameters of the model, arrays of the costs."""
-        for name, value, kind in (("model", model, "model"), ("running", running, "costs"), ("terminal", terminal, "costs")):
+        others = (("model", model, "model"), ("running", running, "costs"), ("terminal", terminal, "costs"))
+        for name, value, kind in others:
             if value is not None and kind not in self._free:
                 raise ValueError(f"plan: another {name} needs a Planner with free=({kind!r},)")
         own = self.model if model is None else model

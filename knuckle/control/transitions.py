@@ -57,7 +57,13 @@ class Learner:
     """Fits the free parameters of a model to transitions by Levenberg-Marquardt, compiled once."""
 
     def __init__(
-        self, model: Model, free: Sequence[str] | Mapping[str, Any] | None, *, dt: float, substeps: int, options: Mapping
+        self,
+        model: Model,
+        free: Sequence[str] | Mapping[str, Any] | None,
+        *,
+        dt: float,
+        substeps: int,
+        options: Mapping,
     ):
         self.model, self.dt = model, dt
         self.parameters = choose(model, free)

@@ -64,7 +64,10 @@ def test_a_first_guess_that_explodes_is_refused_with_the_joint():
         (lambda: control.frame(MODEL, "rod"), "expected a position, a rotation or both"),
         (lambda: control.squares(3.0), "expected a function"),
         (lambda: COST + 3.0, "a cost must be a function"),
-        (lambda: control.tracking(MODEL, kn.Trajectory(*(np.zeros(s) for s in (1, (1, 1), (1, 1), (1, 1))))), "two samples"),
+        (
+            lambda: control.tracking(MODEL, kn.Trajectory(*(np.zeros(s) for s in (1, (1, 1), (1, 1), (1, 1))))),
+            "two samples",
+        ),
     ],
 )
 def test_bad_costs_are_refused(make, message):
@@ -95,11 +98,17 @@ def test_networks_and_what_they_remember_are_part_of_the_plan():
 def test_contact_is_planned_through():
     """A puck on a floor is pushed 0.2 m by a force against dry friction, and stays where it is without one."""
     puck = kn.Link(
-        "puck", joints=[kn.prismatic("x", name="along"), kn.prismatic("z", name="up")], mass=1.0, shapes=kn.shapes.box(0.1, 0.1, 0.05)
+        "puck",
+        joints=[kn.prismatic("x", name="along"), kn.prismatic("z", name="up")],
+        mass=1.0,
+        shapes=kn.shapes.box(0.1, 0.1, 0.05),
     )
     model = kn.build([puck], world_shapes=[kn.shapes.plane(position=(0, 0, -0.05))], actuators=[kn.motor("along")])
     goal = model.state(np.array([0.2, 0.0]))
-    running, terminal = control.quadratic(model, control=1e-4), control.quadratic(model, goal, q=[100.0, 0], qd=[10.0, 0])
+    running, terminal = (
+        control.quadratic(model, control=1e-4),
+        control.quadratic(model, goal, q=[100.0, 0], qd=[10.0, 0]),
+    )
     plan = control.ilqr(
         model, model.state(), running, terminal, steps=20, dt=0.02, controls=np.full((20, 1), 15.0), max_iterations=60
     )

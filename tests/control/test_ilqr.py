@@ -1,5 +1,7 @@
 """iLQR and DDP on closed forms: linear-quadratic problems, active limits, quadratic convergence."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -94,7 +96,7 @@ def test_ddp_converges_quadratically_and_ilqr_to_the_same_minimum(swing):
     model, running, terminal, start = swing
     exact = control.ilqr(model, start, running, terminal, steps=40, dt=0.05, method="ddp", tolerance=1e-28)
     left = exact.history.decrement / exact.cost
-    near = [(a, b) for a, b in zip(left, left[1:], strict=False) if a < 1e-2 and b > 1e-29]
+    near = [(a, b) for a, b in itertools.pairwise(left) if a < 1e-2 and b > 1e-29]
     assert len(near) >= 2
     assert all(np.log(b) / np.log(a) > 1.8 for a, b in near)
     newton = control.ilqr(model, start, running, terminal, steps=40, dt=0.05, tolerance=1e-14, max_iterations=300)
@@ -110,7 +112,9 @@ def test_costs_never_rise_and_the_policy_repeats_the_plan(swing):
     again = kn.rollout(model, start, plan.policy(), dt=0.05, steps=40, contact=None, native=True)
     np.testing.assert_allclose(again.q, plan.trajectory.q, atol=1e-10)
     np.testing.assert_allclose(again.control, plan.controls, atol=1e-10)
-    pushed = kn.rollout(model, model.state(np.array([0.5])), plan.policy(), dt=0.05, steps=40, contact=None, native=True)
+    pushed = kn.rollout(
+        model, model.state(np.array([0.5])), plan.policy(), dt=0.05, steps=40, contact=None, native=True
+    )
     without = kn.rollout(model, model.state(np.array([0.5])), plan.controls, dt=0.05, contact=None, native=True)
     assert abs(pushed.q[-1, 0] - np.pi) < 0.2 * abs(without.q[-1, 0] - np.pi)
 
@@ -193,7 +197,9 @@ def test_free_models_and_costs_are_those_of_each_call(swing):
     nearer = control.quadratic(model, model.state(np.array([1.0])), q=20.0, qd=2.0)
     shared = control.Planner(model, running, terminal, steps=20, dt=0.05, free=("model", "costs"))
     for changes in ({}, {"model": heavy}, {"terminal": nearer}):
-        own = control.Planner(changes.get("model", model), running, changes.get("terminal", terminal), steps=20, dt=0.05)
+        own = control.Planner(
+            changes.get("model", model), running, changes.get("terminal", terminal), steps=20, dt=0.05
+        )
         plan, other = shared.plan(start, **changes), own.plan(start)
         assert abs(plan.cost - other.cost) < 1e-7 * other.cost, changes
     with pytest.raises(ValueError, match="another model needs a Planner with free="):

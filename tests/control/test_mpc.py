@@ -1,4 +1,4 @@
-"""Receding horizons: the regulator as their limit, limits of controls, warm starts, and what happens when a plan fails."""
+"""Receding horizons: the regulator as their limit, limits of controls, warm starts, and what is refused."""
 
 import jax.numpy as jnp
 import numpy as np
