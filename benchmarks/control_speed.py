@@ -10,12 +10,14 @@ benchmarks/control_speed.py [--quick] [--peer-python PATH] [--no-jax]. Writes be
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +57,8 @@ def timed(made, iterations: int) -> tuple[float, float]:
 
 def peer(path: str) -> None:
     """Crocoddyl in its own process, with a robot file of explicit inertias: a line in, a time and a cost out."""
-    import crocoddyl
-    import pinocchio as pin
-
+    crocoddyl: Any = importlib.import_module("crocoddyl")
+    pin: Any = importlib.import_module("pinocchio")
     robot = pin.buildModelFromMJCF(path)
     state = crocoddyl.StateMultibody(robot)
     nu, nv = robot.nv, robot.nv
@@ -78,9 +79,10 @@ def peer(path: str) -> None:
         free = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, costs)
         return crocoddyl.IntegratedActionModelEuler(free, dt)
 
-    running = model(*(w / DT for w in ON_THE_WAY), DT)
+    place, speed, torque = ON_THE_WAY
+    running = model(place / DT, speed / DT, torque / DT, DT)
     problem = crocoddyl.ShootingProblem(
-        np.concatenate([START, np.zeros(nv)]), [running] * KNOTS, model(*AT_END, 0.0, 0.0)
+        np.concatenate([START, np.zeros(nv)]), [running] * KNOTS, model(AT_END[0], AT_END[1], 0.0, 0.0)
     )
     controls = [np.zeros(nu)] * KNOTS
     states = problem.rollout(controls)

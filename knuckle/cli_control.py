@@ -36,7 +36,7 @@ from knuckle.simulate import first_not_finite
 PLAN = "plan.npz"
 LONGEST = 5000  # knots
 SUBSTEPS = 10  # of a plan from knot to knot, where the simulation takes more
-Texts = tuple[str | None, ...]
+Text = str | None
 
 
 class TaskName(StrEnum):
@@ -132,7 +132,14 @@ def _knots(time: float, knot: float, dt: float) -> tuple[int, int, float]:
     return steps, substeps, knot / substeps
 
 
-def _task(model: kn.Model, task: TaskName, knot: float, goal: str | None, reached: Texts, first: Texts):
+def _task(
+    model: kn.Model,
+    task: TaskName,
+    knot: float,
+    goal: str | None,
+    reached: tuple[Text, Text],
+    first: tuple[Text, Text, Text],
+):
     """Costs of a task, and the state where it starts."""
     from knuckle.control import tasks  # loads LLVM
 

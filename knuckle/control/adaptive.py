@@ -205,8 +205,8 @@ class _Run:
                 self._fit()
             if found.ended or stop.asked:
                 break
-        episode.q.append(state.q)
-        episode.qd.append(state.qd)
+        episode.q.append(np.asarray(state.q))
+        episode.qd.append(np.asarray(state.qd))
         if self.fits[-1].transitions != len(self.buffer):
             self._fit()
         episode.fit = self.fits[-1]
@@ -226,8 +226,8 @@ class _Run:
 
 
 def _record(episode: Episode, state: State, control, reward: float, cost: float, explored: bool) -> None:
-    episode.q.append(state.q)
-    episode.qd.append(state.qd)
+    episode.q.append(np.asarray(state.q))
+    episode.qd.append(np.asarray(state.qd))
     episode.controls.append(np.asarray(control))
     episode.rewards.append(reward)
     episode.costs.append(cost)

@@ -8,7 +8,7 @@ needs no second derivatives and is never indefinite.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -22,7 +22,7 @@ from knuckle.model.joints import difference, retract
 from knuckle.model.model import Leaf, Model, State
 
 Cost = Callable[..., Any]
-Weight = float | Leaf | None
+Weight = float | Leaf | Sequence[float] | None
 
 
 class SummableCost(eqx.Module):
@@ -180,8 +180,9 @@ def tracking(
     time = np.asarray(reference.time, float)
     if time.ndim != 1 or len(time) < 2 or not np.all(np.diff(time) > 0):
         raise ValueError(f"tracking: the reference needs at least two samples of growing time, got shape {time.shape}")
-    rows = [_table(name, getattr(reference, name), len(time), size) for name, size in _sizes(model)]
-    return TrackingCost(model, time, *rows, *_scales(model, q, qd, control))
+    rows = {name: _table(name, getattr(reference, name), len(time), size) for name, size in _sizes(model)}
+    scales = dict(zip(("scale_q", "scale_qd", "scale_control"), _scales(model, q, qd, control), strict=True))
+    return TrackingCost(model=model, time=time, **rows, **scales)
 
 
 class FrameCost(SquaredCost):

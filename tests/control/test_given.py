@@ -1,5 +1,8 @@
 """What planning refuses, with what was expected and what came; contact, networks and costs that it takes."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,8 @@ from tests.control.robots import carriages, pendulum
 
 MODEL = pendulum()
 COST = control.quadratic(MODEL, q=1.0, control=0.1)
+NO_COST: Any = 3.0
+SINGLE = SimpleNamespace(time=np.zeros(1), q=np.zeros((1, 1)), qd=np.zeros((1, 1)), control=np.zeros((1, 1)))
 
 
 def nan_at_the_third(time, state, control):
@@ -62,12 +67,9 @@ def test_a_first_guess_that_explodes_is_refused_with_the_joint():
         (lambda: control.quadratic(MODEL, goal_control=np.ones(2)), r"goal_control must have shape \(1,\)"),
         (lambda: control.frame(MODEL, "hand", np.zeros(3)), "no link or frame 'hand'; there are rod"),
         (lambda: control.frame(MODEL, "rod"), "expected a position, a rotation or both"),
-        (lambda: control.squares(3.0), "expected a function"),
-        (lambda: COST + 3.0, "a cost must be a function"),
-        (
-            lambda: control.tracking(MODEL, kn.Trajectory(*(np.zeros(s) for s in (1, (1, 1), (1, 1), (1, 1))))),
-            "two samples",
-        ),
+        (lambda: control.squares(NO_COST), "expected a function"),
+        (lambda: COST + NO_COST, "a cost must be a function"),
+        (lambda: control.tracking(MODEL, SINGLE), "two samples"),
     ],
 )
 def test_bad_costs_are_refused(make, message):

@@ -1,6 +1,7 @@
 """iLQR and DDP on closed forms: linear-quadratic problems, active limits, quadratic convergence."""
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,10 +24,10 @@ def linear_map(model, state, control, dt):
 def sum_of_costs(model, running, terminal, state, controls, dt, **options):
     """The cost by `kn.rollout`, which planning does not use."""
     motion = kn.rollout(model, state, controls, dt=dt, contact=None, **options)
-    states = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), (state.q, state.qd), (motion.q, motion.qd))
+    q, qd = (jnp.concatenate([a[None], b]) for a, b in ((state.q, motion.q), (state.qd, motion.qd)))
     times = dt * jnp.arange(len(controls) + 1).astype(float)
     rows = jax.vmap(lambda t, q, qd, u: running(t, kn.State(q, qd), u))
-    return jnp.sum(rows(times[:-1], *(x[:-1] for x in states), controls)) + terminal(times[-1], motion.last)
+    return jnp.sum(rows(times[:-1], q[:-1], qd[:-1], controls)) + terminal(times[-1], motion.last)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +197,8 @@ def test_free_models_and_costs_are_those_of_each_call(swing):
     heavy = eqx.tree_at(lambda m: m.inertia.mass, model, 2 * model.inertia.mass)
     nearer = control.quadratic(model, model.state(np.array([1.0])), q=20.0, qd=2.0)
     shared = control.Planner(model, running, terminal, steps=20, dt=0.05, free=("model", "costs"))
-    for changes in ({}, {"model": heavy}, {"terminal": nearer}):
+    all_changes: list[dict[str, Any]] = [{}, {"model": heavy}, {"terminal": nearer}]
+    for changes in all_changes:
         own = control.Planner(
             changes.get("model", model), running, changes.get("terminal", terminal), steps=20, dt=0.05
         )
