@@ -1,20 +1,23 @@
 """Time per iteration of iLQR beside crocoddyl's FDDP and beside the same algorithm under jax.jit: a 7-joint reach.
 
-100 knots of 10 ms, the same costs and the same first guess (no torque); single thread each. The peers take turns, and the
-least processor time of several turns counts. Crocoddyl may need another Python than ours: name it by --peer-python (pip install
-crocoddyl there). Run: python benchmarks/control_speed.py [--quick] [--peer-python PATH] [--no-jax]. Writes
-benchmarks/results/control_speed.json (with --quick nothing: 10 knots, ours alone).
+100 knots of 10 ms, the same costs and the same first guess (no torque); single thread each. The peers take turns, and
+the least processor time of several turns counts. Crocoddyl may need another Python than ours: name it by --peer-python
+(pip install crocoddyl there; 3.2.0 with pin 3.9.0 runs, 3.2.1 with pin 4.1.0 crashes in frame residuals). Run: python
+benchmarks/control_speed.py [--quick] [--peer-python PATH] [--no-jax]. Writes benchmarks/results/control_speed.json
+(with --quick nothing: 10 knots, ours alone).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,9 +57,8 @@ def timed(made, iterations: int) -> tuple[float, float]:
 
 def peer(path: str) -> None:
     """Crocoddyl in its own process, with a robot file of explicit inertias: a line in, a time and a cost out."""
-    import crocoddyl
-    import pinocchio as pin
-
+    crocoddyl: Any = importlib.import_module("crocoddyl")
+    pin: Any = importlib.import_module("pinocchio")
     robot = pin.buildModelFromMJCF(path)
     state = crocoddyl.StateMultibody(robot)
     nu, nv = robot.nv, robot.nv
@@ -77,9 +79,10 @@ def peer(path: str) -> None:
         free = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, costs)
         return crocoddyl.IntegratedActionModelEuler(free, dt)
 
-    running = model(*(w / DT for w in ON_THE_WAY), DT)
+    place, speed, torque = ON_THE_WAY
+    running = model(place / DT, speed / DT, torque / DT, DT)
     problem = crocoddyl.ShootingProblem(
-        np.concatenate([START, np.zeros(nv)]), [running] * KNOTS, model(*AT_END, 0.0, 0.0)
+        np.concatenate([START, np.zeros(nv)]), [running] * KNOTS, model(AT_END[0], AT_END[1], 0.0, 0.0)
     )
     controls = [np.zeros(nu)] * KNOTS
     states = problem.rollout(controls)

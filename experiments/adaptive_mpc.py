@@ -1,11 +1,11 @@
 """Adaptive MPC of cartpoles (Interactive Differentiable Simulation, figures 6 to 8), with MuJoCo as the real system.
 
-Single and double cartpole of the DeepMind Control Suite with a rail without ends and a force of +-200 N. The model starts
-with every mass, length, centre of mass and moment of inertia at 2. Horizons of 20 and 40 steps of 0.05 s, 140 steps an
-episode, fits every 50 steps of the first episode, later after each. Differences to the paper: costs are squares, not
-norms, and do not see accelerations; fits are by Levenberg-Marquardt. Baselines of reinforcement learning are not run.
-Run: python experiments/adaptive_mpc.py [--quick] [--poles 1 2] [--episodes 3]. Writes adaptive_mpc.json and .png to
-experiments/results (with --quick nothing: the built-in cartpole with a wrong pole, one short episode).
+Single and double cartpole of the DeepMind Control Suite with a rail without ends and a force of +-200 N. The model
+starts with every mass, length, centre of mass and moment of inertia at 2. Horizons of 20 and 40 steps of 0.05 s, 140
+steps an episode, fits every 50 steps of the first episode, later after each. Differences to the paper: costs are
+squares, not norms, and do not see accelerations; fits are by Levenberg-Marquardt. Baselines of reinforcement learning
+are not run. Run: python experiments/adaptive_mpc.py [--quick] [--poles 1 2] [--episodes 3]. Writes adaptive_mpc.json
+and .png to experiments/results (with --quick nothing: the built-in cartpole with a wrong pole, one short episode).
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ def identifiable(model: kn.Model) -> dict[str, float]:
     """Combinations of parameters that the motion depends on: total mass, first moments, moments about the hinges."""
     mass, com, moment = (np.asarray(x, float) for x in (model.inertia.mass, model.inertia.com, model.inertia.moment))
     if len(mass) == 2:
-        return {"total mass": mass.sum(), "pole m c": mass[1] * com[1, 2], "pole J": moment[1, 1] + mass[1] * com[1, 2] ** 2}
+        return {
+            "total mass": mass.sum(),
+            "pole m c": mass[1] * com[1, 2],
+            "pole J": moment[1, 1] + mass[1] * com[1, 2] ** 2,
+        }
     length = float(model.position[2][2])
     return {
         "total mass": mass.sum(),
@@ -144,7 +148,9 @@ def suite(poles: int, episodes: int) -> tuple[dict, control.Adapted, kn.Model]:
     path = suite_file(poles)
     truth = kn.load(path, strict=False)[0]
     found = run(poles, path, ignorant(truth), free_of(poles), LENGTH, episodes, HORIZON[poles])
-    fits = [{"transitions": f.transitions, "off": off(f.model, truth), "values": identifiable(f.model)} for f in found.fits]
+    fits = [
+        {"transitions": f.transitions, "off": off(f.model, truth), "values": identifiable(f.model)} for f in found.fits
+    ]
     good = [f["transitions"] for f in fits if f["off"] < 0.02]
     row = {
         "poles": poles,

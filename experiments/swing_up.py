@@ -1,9 +1,9 @@
 """Swing-up by iLQR from random initial states: cartpole, and double cartpole and acrobot of the DeepMind Control Suite.
 
-Each start is planned in Knuckle, with restarts from other first guesses, and executed in MuJoCo with the feedback of the
-plan. A regulator (LQR) takes over at the end and holds the robot for 2 s. A start counts if the robot is then within
-0.1 rad and 0.1 rad/s of upright, and if the cart never left its rail. Bounds were set before the runs.
-Run: python experiments/swing_up.py [--quick] [--robots NAME ...] [--starts N]. Writes experiments/results/swing_up.json
+Each start is planned in Knuckle, with restarts from other first guesses, and executed in MuJoCo with the feedback of
+the plan. A regulator (LQR) takes over at the end and holds the robot for 2 s. A start counts if the robot is then
+within 0.1 rad and 0.1 rad/s of upright, and if the cart never left its rail. Bounds were set before the runs. Run:
+python experiments/swing_up.py [--quick] [--robots NAME ...] [--starts N]. Writes experiments/results/swing_up.json
 (with --quick nothing: 4 starts of the cartpole).
 """
 
@@ -188,15 +188,13 @@ def solve(task: Task, seed: int) -> dict:
     rng = np.random.default_rng(seed)
     state = task.model.state(task.first(rng))
     physics = mujoco.MjModel.from_xml_path(str(task.path))
-    began, iterations = time.perf_counter(), 0
-    for attempt in range(1 + task.restarts):
+    began, iterations, plans, good, farthest = time.perf_counter(), 0, 0, False, 0.0
+    while not good and plans <= task.restarts:
         plan = task.planner.plan(state, task.guess(state, rng), max_iterations=400, tolerance=1e-5)
-        iterations += plan.iterations
+        iterations, plans = iterations + plan.iterations, plans + 1
         near = float(task.terminal(0.0, _last(plan))) < 0.05 * _far(task)
         good, farthest = executed(task, plan, physics) if near else (False, 0.0)
-        if good:
-            break
-    found = {"seed": seed, "upright": good, "plans": attempt + 1, "iterations": iterations, "rail": float(farthest)}
+    found = {"seed": seed, "upright": good, "plans": plans, "iterations": iterations, "rail": float(farthest)}
     return found | {"seconds": time.perf_counter() - began}
 
 
@@ -238,7 +236,12 @@ def main(arguments: list[str] | None = None) -> dict:
         print(f"{task.name}: {count} of {starts} upright, {np.mean([r['plans'] for r in rows]):.1f} plans each")
         kept["tasks"][task.name] = rows
         what = f"{task.name}: starts of {starts} that end upright and held in MuJoCo"
-        claim = {"what": what, "measured": count, "wanted": task.wanted * starts, "holds": count >= task.wanted * starts}
+        claim = {
+            "what": what,
+            "measured": count,
+            "wanted": task.wanted * starts,
+            "holds": count >= task.wanted * starts,
+        }
         kept["claims"] = [c for c in kept["claims"] if not c["what"].startswith(f"{task.name}:")] + [claim]
         if not given.quick:
             path.write_text(json.dumps(kept, indent=1))

@@ -36,7 +36,7 @@ from knuckle.simulate import first_not_finite
 PLAN = "plan.npz"
 LONGEST = 5000  # knots
 SUBSTEPS = 10  # of a plan from knot to knot, where the simulation takes more
-Texts = tuple[str | None, ...]
+Text = str | None
 
 
 class TaskName(StrEnum):
@@ -55,7 +55,9 @@ def control(
         str | None, typer.Option(help="Swing-up: a keyframe, or nq numbers; by default 'upright', or the highest pose.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Reach: x,y,z of the frame in the world, in m.")] = None,
-    frame: Annotated[str | None, typer.Option(help="Reach: a frame or link; by default the last frame, or link.")] = None,
+    frame: Annotated[
+        str | None, typer.Option(help="Reach: a frame or link; by default the last frame, or link.")
+    ] = None,
     q: Annotated[str | None, typer.Option(help="Coordinates at the start: nq numbers with commas between.")] = None,
     qd: Annotated[str | None, typer.Option(help="Velocities at the start: nv numbers with commas between.")] = None,
     keyframe: Annotated[
@@ -74,7 +76,7 @@ def control(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help=FORCE)] = False,
 ) -> None:
-    """Plan a task by iLQR, do it in simulation with the plan's feedback, and write trajectory (npz, csv), plot and plan."""
+    """Plan a task by iLQR, simulate it with the plan's feedback, and write trajectory (npz, csv), plot and plan."""
     with jax.enable_x64(True):
         try:
             hybrid = _stepped(read_hybrid(robot, floating, repair_inertia, "default"))
@@ -90,7 +92,9 @@ def control(
                 plan = planner.plan(state, max_iterations=iterations)
         except (ValueError, OSError) as error:
             fail(str(error))
-        out.print(f"plan: {plan.status} after {plan.iterations} iterations, cost {plan.cost:.4g} ({plan.seconds:.2f} s)")
+        out.print(
+            f"plan: {plan.status} after {plan.iterations} iterations, cost {plan.cost:.4g} ({plan.seconds:.2f} s)"
+        )
         late = hybrid.calibration.actuator_delay
         delay = [f"the actuators of this model act {late:.3g} s late, which the plan does not know"] if late else []
         for note in (*plan.notes, *delay):
@@ -103,7 +107,10 @@ def control(
             fail(str(error))
         _tell(model, motion, planner, task)
     if not plan.successful and plan.status != kn.optim.Status.MAX_ITERATIONS:
-        fail(f"{plan.status}: {plan.message}; written is the best plan so far", 130 if plan.status == "interrupted" else 1)
+        fail(
+            f"{plan.status}: {plan.message}; written is the best plan so far",
+            130 if plan.status == "interrupted" else 1,
+        )
 
 
 def _stepped(file: kn.Hybrid) -> kn.Hybrid:
@@ -125,7 +132,14 @@ def _knots(time: float, knot: float, dt: float) -> tuple[int, int, float]:
     return steps, substeps, knot / substeps
 
 
-def _task(model: kn.Model, task: TaskName, knot: float, goal: str | None, reached: Texts, first: Texts):
+def _task(
+    model: kn.Model,
+    task: TaskName,
+    knot: float,
+    goal: str | None,
+    reached: tuple[Text, Text],
+    first: tuple[Text, Text, Text],
+):
     """Costs of a task, and the state where it starts."""
     from knuckle.control import tasks  # loads LLVM
 
@@ -183,7 +197,9 @@ def _executed(hybrid: kn.Hybrid, plan, state: kn.State, dt: float, steps: int) -
     """The motion under the plan's feedback, start included, with contact as the robot has it."""
     options = {**hybrid.options, "dt": dt}
     with at_work("simulating"):
-        found = kn.rollout(hybrid.model, kn.State(state.q, state.qd), plan.policy(), steps=steps, native=True, **options)
+        found = kn.rollout(
+            hybrid.model, kn.State(state.q, state.qd), plan.policy(), steps=steps, native=True, **options
+        )
     fault = first_not_finite(hybrid.model, np.asarray(found.q), np.asarray(found.qd))
     count = steps if fault is None else fault[0]
     if fault is not None:
@@ -194,7 +210,13 @@ def _executed(hybrid: kn.Hybrid, plan, state: kn.State, dt: float, steps: int) -
 
 
 def _write_plan(folder: Path, plan) -> None:
-    arrays = {"time": plan.times, "q": plan.states.q, "qd": plan.states.qd, "control": plan.controls, "gain": plan.gains}
+    arrays = {
+        "time": plan.times,
+        "q": plan.states.q,
+        "qd": plan.states.qd,
+        "control": plan.controls,
+        "gain": plan.gains,
+    }
     with all_or_nothing(folder) as (part, _):
         np.savez_compressed(part / PLAN, allow_pickle=False, cost=plan.history.cost, **arrays)
     out.print(f"wrote {plain(str(folder / PLAN))}")
@@ -206,9 +228,13 @@ def _tell(model: kn.Model, motion: kn.Trajectory, planner, task: TaskName) -> No
     if task is TaskName.REACH:
         cost = end.parts[0]
         place = kn.native.jit(lambda q: kn.kinematics.frame_pose(model, q, cost.name).position)(np.asarray(last.q))
-        out.print(f"{plain(cost.name)} ends {1e3 * float(np.linalg.norm(place - cost.position)):.2g} mm from the target")
+        out.print(
+            f"{plain(cost.name)} ends {1e3 * float(np.linalg.norm(place - cost.position)):.2g} mm from the target"
+        )
         return
     off = np.asarray(kn.difference(model, np.asarray(end.goal.q), np.asarray(last.q)))
     turning = [model.topology.kind[link] == "revolute" for link in model.topology.dof_link]
     wrapped = np.where(turning, (off + np.pi) % (2 * np.pi) - np.pi, off)
-    out.print(f"ends {np.max(np.abs(wrapped)):.2g} rad or m from the goal, at {np.max(np.abs(last.qd)):.2g} rad/s or m/s")
+    out.print(
+        f"ends {np.max(np.abs(wrapped)):.2g} rad or m from the goal, at {np.max(np.abs(last.qd)):.2g} rad/s or m/s"
+    )

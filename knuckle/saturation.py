@@ -1,8 +1,8 @@
 """Where actuators saturate: limits of the control, of the actuator's force, and of the joint's effort.
 
-A saturated actuator does not answer to its control, so its column of B (`linearize`) is zero there. `control_limits` has
-the limits as bounds of the control, `saturated` says which actuators are beyond them, and `straight_through` keeps the
-motion as it is but gives the derivative of the actuator without limits.
+A saturated actuator does not answer to its control, so its column of B (`linearize`) is zero there. `control_limits`
+has the limits as bounds of the control, `saturated` says which actuators are beyond them, and `straight_through` keeps
+the motion as it is but gives the derivative of the actuator without limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from knuckle.model.model import Leaf, Model, State
 
 def without_limits(model: Model, *, force: bool = True) -> Model:
     """The model whose controls, and with `force` whose forces and efforts too, are never clipped."""
-
 
     def limits(model: Model):
         a = model.actuators

@@ -24,7 +24,13 @@ from hypothesis import settings
 from knuckle.native import compile as native_compiler
 
 TESTS = Path(__file__).parent
-MANY_SHORT_PROGRAMS = ("contact", "control", "dynamics", "prescribed", "test_simulate_gradients.py")  # folders and files
+MANY_SHORT_PROGRAMS = (
+    "contact",
+    "control",
+    "dynamics",
+    "prescribed",
+    "test_simulate_gradients.py",
+)  # folders and files
 LONG_PROGRAMS = ("contact/test_closed_forms.py",)
 LONGEST = ("test_cli_ray", "test_distributed")  # files
 

@@ -360,3 +360,15 @@ def test_claims_of_discovery_follow_from_the_runs():
     assert all(c["holds"] for c in discovery.claims({"0.2 and 0.1:0": good, "0.2 and 0.1:1": good}, rows))
     failed = [c["what"] for c in discovery.claims({"0.2 and 0.1:0": bad}, rows) if not c["holds"]]
     assert len(failed) == 3 and "sparse after 15 steps" in failed[0]
+def test_cartpoles_swing_up_from_random_starts():
+    """Planned in Knuckle, executed and held in MuJoCo: all of the few starts of the quick run."""
+    found = importlib.import_module("swing_up").main(["--quick"])
+    assert [claim["holds"] for claim in found["claims"]] == [True]
+    assert len(found["tasks"]["cartpole"]) == 4
+
+
+def test_a_cartpole_with_wrong_masses_is_learned_while_it_is_controlled():
+    """MuJoCo's Euler at 1 ms against our Runge-Kutta at 10 ms: masses agree to a percent, as integrators differ."""
+    found = importlib.import_module("adaptive_mpc").main(["--quick"])
+    assert abs(found["mass"] / found["truth"] - 1) < 0.01
+    assert found["error"] < 0.02

@@ -163,6 +163,11 @@ STATEMENTS: dict[str, dict[str, tuple[str, ...]]] = {
             "tests/prescribed/test_bodies.py::test_a_held_path_may_end_before_the_rollout",
         ),
     },
+    "docs/control.md": {
+        "Use it for long or unstable horizons": (
+            "tests/control/test_ilqr.py::test_segments_bridge_a_horizon_over_which_roll_outs_explode",
+        ),
+    },
     "docs/native.md": {
         "elements that are exactly zero vanish": (NATIVE + "test_versions.py::test_zeros_that_change_are_seen",),
         "at most 2.5 times the operations": (

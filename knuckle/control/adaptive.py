@@ -83,10 +83,10 @@ def adaptive_mpc(
 ) -> Adapted:
     """Algorithm 1 of Interactive Differentiable Simulation (Heiden et al. 2019): control and learn at once.
 
-    In each episode, of `length` steps, controls come from `MPC` with the model as it is known. The model is fitted to all
-    transitions every `fit_every` steps of the first episode, and after each episode: the state-action loss (eq. 2) by
-    Levenberg-Marquardt, with the priors of `free` (see `kn.fit`). If the fit leaves the cost of a plan uncertain, and
-    `explore`, the next steps add the excitation that lowers this uncertainty most, out of several.
+    In each episode, of `length` steps, controls come from `MPC` with the model as it is known. The model is fitted to
+    all transitions every `fit_every` steps of the first episode, and after each episode: the state-action loss (eq. 2)
+    by Levenberg-Marquardt, with the priors of `free` (see `kn.fit`). If the fit leaves the cost of a plan uncertain,
+    and `explore`, the next steps add the excitation that lowers this uncertainty most, out of several.
 
     Args:
         environment: the real system, with the interface of Gymnasium or dm_control; one step of it is `dt`.
@@ -205,9 +205,9 @@ class _Run:
                 self._fit()
             if found.ended or stop.asked:
                 break
-        episode.q.append(state.q)
-        episode.qd.append(state.qd)
-        if not self.fits[-1].transitions == len(self.buffer):
+        episode.q.append(np.asarray(state.q))
+        episode.qd.append(np.asarray(state.qd))
+        if self.fits[-1].transitions != len(self.buffer):
             self._fit()
         episode.fit = self.fits[-1]
 
@@ -226,8 +226,8 @@ class _Run:
 
 
 def _record(episode: Episode, state: State, control, reward: float, cost: float, explored: bool) -> None:
-    episode.q.append(state.q)
-    episode.qd.append(state.qd)
+    episode.q.append(np.asarray(state.q))
+    episode.qd.append(np.asarray(state.qd))
     episode.controls.append(np.asarray(control))
     episode.rewards.append(reward)
     episode.costs.append(cost)

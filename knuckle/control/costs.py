@@ -1,14 +1,14 @@
 """Costs of a plan: plain functions of time, state and control, and helpers for the usual ones on the manifold.
 
 A running cost is called as cost(time, state, control), a terminal cost as cost(time, state). The helpers serve as both:
-without a control their control term is left out. Those that are sums of squares have a Gauss-Newton Hessian, which needs
-no second derivatives and is never indefinite.
+without a control their control term is left out. Those that are sums of squares have a Gauss-Newton Hessian, which
+needs no second derivatives and is never indefinite.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -22,7 +22,7 @@ from knuckle.model.joints import difference, retract
 from knuckle.model.model import Leaf, Model, State
 
 Cost = Callable[..., Any]
-Weight = float | Leaf | None
+Weight = float | Leaf | Sequence[float] | None
 
 
 class SummableCost(eqx.Module):
@@ -126,9 +126,9 @@ def quadratic(
 ) -> QuadraticCost:
     """Half of q |q - goal|^2 + qd |qd - goal|^2 + control |u - goal_control|^2, with a weight per entry or one for all.
 
-    Distances of q are those of `kn.difference`: nv entries, with rotation vectors for quaternions. If `periodic`, angles
-    of revolute joints count by sine and cosine, 2 - 2 cos(q - goal) in place of the square, so that whole turns cost
-    nothing (swing-up). `goal` is by default the model's reference, stationary.
+    Distances of q are those of `kn.difference`: nv entries, with rotation vectors for quaternions. If `periodic`,
+    angles of revolute joints count by sine and cosine, 2 - 2 cos(q - goal) in place of the square, so that whole turns
+    cost nothing (swing-up). `goal` is by default the model's reference, stationary.
     """
     goal = model.state() if goal is None else goal
     u = np.zeros(model.nu) if goal_control is None else _vector("goal_control", goal_control, model.nu)
@@ -180,8 +180,9 @@ def tracking(
     time = np.asarray(reference.time, float)
     if time.ndim != 1 or len(time) < 2 or not np.all(np.diff(time) > 0):
         raise ValueError(f"tracking: the reference needs at least two samples of growing time, got shape {time.shape}")
-    rows = [_table(name, getattr(reference, name), len(time), size) for name, size in _sizes(model)]
-    return TrackingCost(model, time, *rows, *_scales(model, q, qd, control))
+    rows = {name: _table(name, getattr(reference, name), len(time), size) for name, size in _sizes(model)}
+    scales = dict(zip(("scale_q", "scale_qd", "scale_control"), _scales(model, q, qd, control), strict=True))
+    return TrackingCost(model=model, time=time, **rows, **scales)
 
 
 class FrameCost(SquaredCost):

@@ -66,8 +66,8 @@ class Environment:
 def mujoco_state(environment: Any, observation: Any) -> State:
     """qpos and qvel of the MuJoCo data inside an environment."""
     inner = getattr(environment, "unwrapped", environment)
-    places = (inner, getattr(inner, "physics", None))
-    data = next((place.data for place in places if hasattr(getattr(place, "data", None), "qpos")), None)
+    found = (getattr(place, "data", None) for place in (inner, getattr(inner, "physics", None)))
+    data: Any = next((data for data in found if hasattr(data, "qpos")), None)
     if data is None:
         raise ValueError(
             f"environment: {type(environment).__name__} has no MuJoCo data to read q and qd from: give "

@@ -19,7 +19,6 @@ from knuckle.integrate import Integrator
 from knuckle.model.model import Leaf, Model, State
 from knuckle.saturation import control_limits
 from knuckle.simulate import first_not_finite
-from knuckle.taps import Blueprint
 
 
 class Parts(NamedTuple):
@@ -96,7 +95,9 @@ def controls_to_start(model: Model, controls: Leaf | None, steps: int, state: St
         raise ValueError(f"plan: controls must have shape ({steps}, {model.nu}) or ({model.nu},), got {table.shape}")
     if not np.all(np.isfinite(table)):
         step, number = np.argwhere(~np.isfinite(table))[0]
-        raise ValueError(f"plan: controls must be finite, that of {model.actuators.names[number]!r} at step {step} is not")
+        raise ValueError(
+            f"plan: controls must be finite, that of {model.actuators.names[number]!r} at step {step} is not"
+        )
     return table
 
 
@@ -134,7 +135,9 @@ def check_cost(problem: Problem, guess: Guess) -> None:
         state = jax.tree.map(lambda x, number=number: x[number], states)
         value = float(call(problem.running, start + number * dt, state, jnp.asarray(guess.controls[number])))
         if not math.isfinite(value):
-            raise ValueError(f"plan: the running cost is {value} at step {number} of the first guess, where the state is finite")
+            raise ValueError(
+                f"plan: the running cost is {value} at step {number} of the first guess, where the state is finite"
+            )
     if fault is None:
         last = jax.tree.map(lambda x: x[-1], states)
         value = float(call(problem.terminal, start + problem.steps * dt, last))
@@ -142,6 +145,6 @@ def check_cost(problem: Problem, guess: Guess) -> None:
             raise ValueError("plan: the cost of the first guess is not finite: the sum of running costs overflows")
         raise ValueError(f"plan: the terminal cost is {value} at the end of the first guess, where the state is finite")
     raise ValueError(
-        f"plan: the roll-out of the first guess is not finite from step {fault[0]} on, first of all {fault[1]}: give other "
-        "controls, a shorter dt, or segments=... with states=..."
+        f"plan: the roll-out of the first guess is not finite from step {fault[0]} on, first of all {fault[1]}: give "
+        "other controls, a shorter dt, or segments=... with states=..."
     )

@@ -58,7 +58,8 @@ def linear_quadratic(problem: Problem, rolled: Rolled, choices: Choices) -> Line
     end = problem.start_time + dynamics.dt * problem.steps
     final = expand(problem.terminal, dynamics.space, end, row(guess.states, -1), None, choices.second_order)
     low, high = problem.lower - guess.controls, problem.upper - guess.controls
-    return LinearQuadratic(*found, final, rolled.gap, low, high)
+    map_, gradient, hessian = found
+    return LinearQuadratic(map_, gradient, hessian, final, rolled.gap, low, high)
 
 
 def _seen_from(space: Space, following: State, gap) -> Float[Array, "n n"]:
@@ -73,29 +74,30 @@ def iterate(problem: Problem, before: Progress, choices: Choices) -> Progress:
     n = rolled.gap.shape[1]
     view = linear_quadratic(problem, rolled, choices)
     scale = _control_scale(view.hessian[:, n:, n:])
-    finite = _all_finite((view.map, view.gradient, view.hessian, view.final))
-    second = None
-    if choices.second_order:
 
-        def second(number, slope):
-            state = row(rolled.guess.states, number)
-            return problem.dynamics.second_derivatives(
-                state, rolled.guess.controls[number], problem.times()[number], slope
-            )
+    def curved(number, slope):
+        """What second derivatives of the dynamics add at a knot."""
+        state, control = row(rolled.guess.states, number), rolled.guess.controls[number]
+        return problem.dynamics.second_derivatives(state, control, problem.times()[number], slope)
+
+    second = curved if choices.second_order else None
 
     def attempt(carry: Progress) -> Progress:
         """A backward pass and a line search; without success, more regularisation."""
         feedback = backward_pass(view, carry.regularisation, scale, choices.bounded, second)
         found, share, trials, penalty = _line_search(problem, view, rolled, feedback, carry.penalty)
         regularisation = _next_regularisation(carry.regularisation, share, feedback.decrement / jnp.abs(rolled.cost))
-        return Progress(found, regularisation, penalty, feedback, share, carry.trials + trials, finite)
+        return Progress(found, regularisation, penalty, feedback, share, carry.trials + trials, carry.finite)
 
     def unsuccessful(carry: Progress):
-        return (carry.share == 0) & (carry.regularisation <= STRONGEST) & finite
+        return (carry.share == 0) & (carry.regularisation <= STRONGEST)
 
     none = jnp.zeros((), rolled.cost.dtype)
-    first = before._replace(share=none, trials=jnp.zeros((), int), finite=finite)
-    return jax.lax.while_loop(unsuccessful, attempt, first)
+    first = before._replace(share=none, trials=jnp.zeros((), int), finite=jnp.ones((), bool))
+    after = jax.lax.while_loop(unsuccessful, attempt, first)
+    derivatives = (view.map, view.gradient, view.hessian, view.final)
+    finite = jax.lax.cond(after.share > 0, lambda _: jnp.ones((), bool), _all_finite, derivatives)
+    return after._replace(finite=finite)
 
 
 def _next_regularisation(weight, share, decrement):

@@ -96,14 +96,16 @@ class MPC:
         control = plan.controls[knot]
         if knot:
             model = self.planner.model
-            change = np.concatenate([model_difference(model, plan.states.q[knot], state.q), state.qd - plan.states.qd[knot]])
+            change = np.concatenate(
+                [model_difference(model, plan.states.q[knot], state.q), state.qd - plan.states.qd[knot]]
+            )
             control = control + plan.gains[knot][:, : len(change)] @ change
         return np.clip(control, plan.lower[knot], plan.upper[knot])
 
 
-def shifted(rows: np.ndarray, count: int) -> np.ndarray:
+def shifted(rows: Leaf, count: int) -> np.ndarray:
     """Rows from `count` on, the last one repeated in place of those that are gone."""
-    return rows[np.minimum(np.arange(len(rows)) + count, len(rows) - 1)]
+    return np.asarray(rows)[np.minimum(np.arange(len(rows)) + count, len(rows) - 1)]
 
 
 def model_difference(model: Model, start: Leaf, end: Leaf) -> np.ndarray:

@@ -106,7 +106,10 @@ class Planner:
         self.model, self.dt = parts.model, parts.dt
         self.steps, self.substeps = whole("steps", steps), whole("substeps", substeps)
         self.segments = whole("segments", segments, self.steps)
-        for name, value, known in (("method", method, get_args(Method)), ("derivative", derivative, get_args(Derivative))):
+        for name, value, known in (
+            ("method", method, get_args(Method)),
+            ("derivative", derivative, get_args(Derivative)),
+        ):
             if value not in known:
                 raise ValueError(f"ilqr: {name} must be one of {', '.join(known)}, got {value!r}")
         unknown = sorted(set(free) - {"model", "costs"})
@@ -195,20 +198,20 @@ class Planner:
 
     def problem_of(self, model: Model, time) -> Problem:
         """The problem of this planner with another model of the same topology, from a time on; to be traced."""
-        costs = jax.tree.map(lambda x: model if x is self.model else x, (self.running, self.terminal), is_leaf=_is_model)
-        return self._problem_with(model, *costs, jnp.asarray(time), jnp.asarray(self.lower), jnp.asarray(self.upper))
+        costs = jax.tree.map(
+            lambda x: model if x is self.model else x, (self.running, self.terminal), is_leaf=_is_model
+        )
+        table = (jnp.asarray(x) for x in (time, self.lower, self.upper))
+        return self._problem_with(model, costs[0], costs[1], *table)
 
     def _problem_with(self, model: Model, running: Cost, terminal: Cost, start_time, lower, upper) -> Problem:
-        options, saturation = dict(self.options), None
-        if self._unclipped:
-            bare, forces = without_limits(model), self._force_limits
+        bare = without_limits(model, force=self._unclipped)
 
-            def saturation(state, control):
-                return straight_through(model, state, control, forces)
+        def saturation(state, control):
+            return straight_through(model, state, control, self._force_limits)
 
-        else:
-            bare = without_limits(model, force=False)
-        dynamics = Dynamics(bare, self.dt, self.substeps, options, saturation)
+        own = saturation if self._unclipped else None
+        dynamics = Dynamics(bare, self.dt, self.substeps, self.options, own)
         return Problem(dynamics, running, terminal, self._starts, start_time, lower, upper)
 
     def _first_of(self, free, start, table) -> Progress:
@@ -229,7 +232,8 @@ class Planner:
 
     def _free_arrays(self, model, running, terminal) -> Any:
         """What is handed over in this call: the parameters of the model, arrays of the costs."""
-        for name, value, kind in (("model", model, "model"), ("running", running, "costs"), ("terminal", terminal, "costs")):
+        others = (("model", model, "model"), ("running", running, "costs"), ("terminal", terminal, "costs"))
+        for name, value, kind in others:
             if value is not None and kind not in self._free:
                 raise ValueError(f"plan: another {name} needs a Planner with free=({kind!r},)")
         own = self.model if model is None else model
@@ -253,7 +257,7 @@ class Planner:
             traced = eqx.combine(free["model"], eqx.filter(bare, eqx.is_array, inverse=True))
             model = eqx.tree_at(_actuator_limits, traced, _actuator_limits(self.model), is_leaf=_is_none)
             costs = jax.tree.map(lambda x: model if x is self.model else x, costs, is_leaf=_is_model)
-        return model, *costs
+        return model, costs[0], costs[1]
 
     def _start(self, state: State, controls, states: State | None) -> tuple[State, State | None, np.ndarray]:
         """Where the search starts: the first state, states at all knots if given, controls within their limits."""

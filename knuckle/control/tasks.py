@@ -33,7 +33,9 @@ def extreme_pose(model: Model, highest: bool) -> np.ndarray:
     if len(entries) == 0:
         raise ValueError(f"swing-up: {model.name!r} has no revolute joint; give --goal")
     if len(entries) > MOST_JOINTS:
-        raise ValueError(f"swing-up: {model.name!r} has {len(entries)} revolute joints: give --goal, or --keyframe to start")
+        raise ValueError(
+            f"swing-up: {model.name!r} has {len(entries)} revolute joints: give --goal, or --keyframe to start"
+        )
     lower, upper = (np.asarray(x)[revolute_entries(model)[0]] for x in (model.lower, model.upper))
     sign, best, found = (1.0 if highest else -1.0), -np.inf, None
     for turns in itertools.product((0.0, np.pi), repeat=len(entries)):

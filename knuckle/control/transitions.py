@@ -27,7 +27,8 @@ class Buffer:
         self.rows: list[tuple[np.ndarray, ...]] = []
 
     def add(self, state: State, control: np.ndarray, after: State) -> None:
-        self.rows.append((state.q, state.qd, np.asarray(control), after.q, after.qd))
+        row = (state.q, state.qd, control, after.q, after.qd)
+        self.rows.append(tuple(np.asarray(x) for x in row))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,7 +58,13 @@ class Learner:
     """Fits the free parameters of a model to transitions by Levenberg-Marquardt, compiled once."""
 
     def __init__(
-        self, model: Model, free: Sequence[str] | Mapping[str, Any] | None, *, dt: float, substeps: int, options: Mapping
+        self,
+        model: Model,
+        free: Sequence[str] | Mapping[str, Any] | None,
+        *,
+        dt: float,
+        substeps: int,
+        options: Mapping,
     ):
         self.model, self.dt = model, dt
         self.parameters = choose(model, free)

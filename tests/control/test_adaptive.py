@@ -1,6 +1,7 @@
 """Adaptive control of systems whose parameters are not known, and environments that do not fit."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -89,5 +90,6 @@ def test_states_of_other_shapes_are_refused():
 
 @pytest.mark.parametrize("name", ["episodes", "length", "fit_every"])
 def test_counts_of_zero_are_refused(name):
+    counts: Any = {name: 0}
     with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
-        control.adaptive_mpc(pendulum(), Pendulum(pendulum()), steps=5, dt=DT, **{name: 0})
+        control.adaptive_mpc(pendulum(), Pendulum(pendulum()), steps=5, dt=DT, **counts)

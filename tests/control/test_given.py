@@ -1,5 +1,8 @@
 """What planning refuses, with what was expected and what came; contact, networks and costs that it takes."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,8 @@ from tests.control.robots import carriages, pendulum
 
 MODEL = pendulum()
 COST = control.quadratic(MODEL, q=1.0, control=0.1)
+NO_COST: Any = 3.0
+SINGLE = SimpleNamespace(time=np.zeros(1), q=np.zeros((1, 1)), qd=np.zeros((1, 1)), control=np.zeros((1, 1)))
 
 
 def nan_at_the_third(time, state, control):
@@ -62,9 +67,9 @@ def test_a_first_guess_that_explodes_is_refused_with_the_joint():
         (lambda: control.quadratic(MODEL, goal_control=np.ones(2)), r"goal_control must have shape \(1,\)"),
         (lambda: control.frame(MODEL, "hand", np.zeros(3)), "no link or frame 'hand'; there are rod"),
         (lambda: control.frame(MODEL, "rod"), "expected a position, a rotation or both"),
-        (lambda: control.squares(3.0), "expected a function"),
-        (lambda: COST + 3.0, "a cost must be a function"),
-        (lambda: control.tracking(MODEL, kn.Trajectory(*(np.zeros(s) for s in (1, (1, 1), (1, 1), (1, 1))))), "two samples"),
+        (lambda: control.squares(NO_COST), "expected a function"),
+        (lambda: COST + NO_COST, "a cost must be a function"),
+        (lambda: control.tracking(MODEL, SINGLE), "two samples"),
     ],
 )
 def test_bad_costs_are_refused(make, message):
@@ -95,11 +100,17 @@ def test_networks_and_what_they_remember_are_part_of_the_plan():
 def test_contact_is_planned_through():
     """A puck on a floor is pushed 0.2 m by a force against dry friction, and stays where it is without one."""
     puck = kn.Link(
-        "puck", joints=[kn.prismatic("x", name="along"), kn.prismatic("z", name="up")], mass=1.0, shapes=kn.shapes.box(0.1, 0.1, 0.05)
+        "puck",
+        joints=[kn.prismatic("x", name="along"), kn.prismatic("z", name="up")],
+        mass=1.0,
+        shapes=kn.shapes.box(0.1, 0.1, 0.05),
     )
     model = kn.build([puck], world_shapes=[kn.shapes.plane(position=(0, 0, -0.05))], actuators=[kn.motor("along")])
     goal = model.state(np.array([0.2, 0.0]))
-    running, terminal = control.quadratic(model, control=1e-4), control.quadratic(model, goal, q=[100.0, 0], qd=[10.0, 0])
+    running, terminal = (
+        control.quadratic(model, control=1e-4),
+        control.quadratic(model, goal, q=[100.0, 0], qd=[10.0, 0]),
+    )
     plan = control.ilqr(
         model, model.state(), running, terminal, steps=20, dt=0.02, controls=np.full((20, 1), 15.0), max_iterations=60
     )

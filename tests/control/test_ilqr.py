@@ -1,5 +1,8 @@
 """iLQR and DDP on closed forms: linear-quadratic problems, active limits, quadratic convergence."""
 
+import itertools
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,10 +24,10 @@ def linear_map(model, state, control, dt):
 def sum_of_costs(model, running, terminal, state, controls, dt, **options):
     """The cost by `kn.rollout`, which planning does not use."""
     motion = kn.rollout(model, state, controls, dt=dt, contact=None, **options)
-    states = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), (state.q, state.qd), (motion.q, motion.qd))
+    q, qd = (jnp.concatenate([a[None], b]) for a, b in ((state.q, motion.q), (state.qd, motion.qd)))
     times = dt * jnp.arange(len(controls) + 1).astype(float)
     rows = jax.vmap(lambda t, q, qd, u: running(t, kn.State(q, qd), u))
-    return jnp.sum(rows(times[:-1], *(x[:-1] for x in states), controls)) + terminal(times[-1], motion.last)
+    return jnp.sum(rows(times[:-1], q[:-1], qd[:-1], controls)) + terminal(times[-1], motion.last)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +97,7 @@ def test_ddp_converges_quadratically_and_ilqr_to_the_same_minimum(swing):
     model, running, terminal, start = swing
     exact = control.ilqr(model, start, running, terminal, steps=40, dt=0.05, method="ddp", tolerance=1e-28)
     left = exact.history.decrement / exact.cost
-    near = [(a, b) for a, b in zip(left, left[1:], strict=False) if a < 1e-2 and b > 1e-29]
+    near = [(a, b) for a, b in itertools.pairwise(left) if a < 1e-2 and b > 1e-29]
     assert len(near) >= 2
     assert all(np.log(b) / np.log(a) > 1.8 for a, b in near)
     newton = control.ilqr(model, start, running, terminal, steps=40, dt=0.05, tolerance=1e-14, max_iterations=300)
@@ -110,7 +113,9 @@ def test_costs_never_rise_and_the_policy_repeats_the_plan(swing):
     again = kn.rollout(model, start, plan.policy(), dt=0.05, steps=40, contact=None, native=True)
     np.testing.assert_allclose(again.q, plan.trajectory.q, atol=1e-10)
     np.testing.assert_allclose(again.control, plan.controls, atol=1e-10)
-    pushed = kn.rollout(model, model.state(np.array([0.5])), plan.policy(), dt=0.05, steps=40, contact=None, native=True)
+    pushed = kn.rollout(
+        model, model.state(np.array([0.5])), plan.policy(), dt=0.05, steps=40, contact=None, native=True
+    )
     without = kn.rollout(model, model.state(np.array([0.5])), plan.controls, dt=0.05, contact=None, native=True)
     assert abs(pushed.q[-1, 0] - np.pi) < 0.2 * abs(without.q[-1, 0] - np.pi)
 
@@ -192,8 +197,11 @@ def test_free_models_and_costs_are_those_of_each_call(swing):
     heavy = eqx.tree_at(lambda m: m.inertia.mass, model, 2 * model.inertia.mass)
     nearer = control.quadratic(model, model.state(np.array([1.0])), q=20.0, qd=2.0)
     shared = control.Planner(model, running, terminal, steps=20, dt=0.05, free=("model", "costs"))
-    for changes in ({}, {"model": heavy}, {"terminal": nearer}):
-        own = control.Planner(changes.get("model", model), running, changes.get("terminal", terminal), steps=20, dt=0.05)
+    all_changes: list[dict[str, Any]] = [{}, {"model": heavy}, {"terminal": nearer}]
+    for changes in all_changes:
+        own = control.Planner(
+            changes.get("model", model), running, changes.get("terminal", terminal), steps=20, dt=0.05
+        )
         plan, other = shared.plan(start, **changes), own.plan(start)
         assert abs(plan.cost - other.cost) < 1e-7 * other.cost, changes
     with pytest.raises(ValueError, match="another model needs a Planner with free="):

@@ -1,4 +1,6 @@
-"""Receding horizons: the regulator as their limit, limits of controls, warm starts, and what happens when a plan fails."""
+"""Receding horizons: the regulator as their limit, limits of controls, warm starts, and what is refused."""
+
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,7 @@ def run(model, controller, state, steps, disturb=None):
 def test_with_the_cost_to_go_of_the_regulator_a_short_horizon_is_the_regulator():
     model = carriages()
     start = model.state(np.array([1.0, -0.5]))
-    A, B = native.jit(lambda s: kn.linearize(model, s, np.zeros(2), dt=DT))(start)
+    A, B = native.jit(lambda s: kn.linearize(model, s, jnp.zeros(2), dt=DT))(start)
     regulator = control.lqr(A, B, np.diag([1, 1, 0.1, 0.1]), 0.01 * np.eye(2))
     running = control.quadratic(model, q=1.0, qd=0.1, control=0.01)
     root = np.linalg.cholesky(regulator.value).T
@@ -65,9 +67,10 @@ def test_a_warm_start_needs_fewer_iterations_than_a_cold_one(swinging):
     state = model.state(np.array([1.0]))
     mpc(state, 0.0)
     first = mpc.plan
+    assert first is not None
     after = kn.State(first.states.q[1], first.states.qd[1])
     mpc(after, DT)
-    assert mpc.plan.iterations < 0.5 * mpc.planner.plan(after).iterations
+    assert mpc.plan is not None and mpc.plan.iterations < 0.5 * mpc.planner.plan(after).iterations
 
 
 def test_time_that_goes_back_and_bad_numbers_are_refused(swinging):
@@ -80,6 +83,7 @@ def test_time_that_goes_back_and_bad_numbers_are_refused(swinging):
         mpc(model.state(np.array([np.nan])), 1.1)
     mpc.reset()
     assert np.all(np.isfinite(mpc(model.state(), 0.5)))
-    for name, value in (("hold", 11), ("hold", 0), ("iterations", 0)):
-        with pytest.raises(ValueError, match=f"MPC: {name} must be"):
-            control.MPC(model, running, terminal, steps=10, dt=DT, **{name: value})
+    bad: list[dict[str, Any]] = [{"hold": 11}, {"hold": 0}, {"iterations": 0}]
+    for counts in bad:
+        with pytest.raises(ValueError, match=f"MPC: {next(iter(counts))} must be"):
+            control.MPC(model, running, terminal, steps=10, dt=DT, **counts)
