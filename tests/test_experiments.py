@@ -360,6 +360,8 @@ def test_claims_of_discovery_follow_from_the_runs():
     assert all(c["holds"] for c in discovery.claims({"0.2 and 0.1:0": good, "0.2 and 0.1:1": good}, rows))
     failed = [c["what"] for c in discovery.claims({"0.2 and 0.1:0": bad}, rows) if not c["holds"]]
     assert len(failed) == 3 and "sparse after 15 steps" in failed[0]
+
+
 def test_cartpoles_swing_up_from_random_starts():
     """Planned in Knuckle, executed and held in MuJoCo: all of the few starts of the quick run."""
     found = importlib.import_module("swing_up").main(["--quick"])
