@@ -108,7 +108,7 @@ def identifiable(model: kn.Model) -> dict[str, float]:
     }
 
 
-def run(poles: int, path: Path, model: kn.Model, free, length: int, episodes: int, steps: int) -> control.Adapted:
+def run(poles: int, path: Path, model: kn.Model, free, length: int, episodes: int, steps: int, substeps: int = 5):
     """Algorithm 1 on one system; angles count by sine and cosine."""
     q = np.array([0.1] + [1.0] * poles)
     running = control.quadratic(model, q=q, qd=0.02, control=1e-5, periodic=True)
@@ -121,7 +121,7 @@ def run(poles: int, path: Path, model: kn.Model, free, length: int, episodes: in
         free=free,
         steps=steps,
         dt=DT,
-        substeps=5,
+        substeps=substeps,
         episodes=episodes,
         length=length,
         fit_every=50,
@@ -207,7 +207,7 @@ def quick() -> dict:
     path = robots.path("cartpole")
     truth = robots.load("cartpole")
     wrong = eqx.tree_at(lambda m: m.inertia.mass, truth, np.array([2.0, 0.6]))
-    found = run(1, path, wrong, {"cart.mass": None, "pole.mass": None}, 50, 1, 15)
+    found = run(1, path, wrong, {"cart.mass": None, "pole.mass": None}, 50, 1, 15, substeps=1)
     return {"error": found.fits[-1].error, "mass": found.values["cart.mass"], "truth": float(truth.inertia.mass[0])}
 
 

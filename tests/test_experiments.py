@@ -370,7 +370,7 @@ def test_cartpoles_swing_up_from_random_starts():
 
 
 def test_a_cartpole_with_wrong_masses_is_learned_while_it_is_controlled():
-    """MuJoCo's Euler at 1 ms against our Runge-Kutta at 10 ms: masses agree to a percent, as integrators differ."""
+    """MuJoCo's Euler at 1 ms against our Runge-Kutta at 50 ms: masses agree to a percent, as integrators differ."""
     found = importlib.import_module("adaptive_mpc").main(["--quick"])
     assert abs(found["mass"] / found["truth"] - 1) < 0.01
     assert found["error"] < 0.02

@@ -98,6 +98,7 @@ def adaptive_mpc(
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
             raise ValueError(f"adaptive_mpc: {name} must be a whole number of at least 1, got {value!r}")
     real = Environment(environment, model, state_of)
+    real.check_step(dt)
     mpc = MPC(
         model, running, terminal, steps=steps, dt=dt, substeps=substeps, free=("model",), controls=controls, **options
     )

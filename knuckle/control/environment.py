@@ -40,6 +40,13 @@ class Environment:
         if shape != (model.nu,):
             raise ValueError(f"environment: its actions have shape {shape}, the model has {model.nu} actuators")
 
+    def check_step(self, dt: float) -> None:
+        """Raise ValueError if the environment says that a step of it takes another time."""
+        inner = getattr(self.environment, "unwrapped", self.environment)
+        given = inner.control_timestep() if hasattr(inner, "control_timestep") else getattr(inner, "dt", None)
+        if isinstance(given, int | float) and abs(float(given) - dt) > 1e-9 * dt:
+            raise ValueError(f"environment: one step of it takes {float(given):g} s, but dt is {dt:g} s")
+
     def reset(self) -> Observed:
         found = self.environment.reset()
         observation = found.observation if self.kind == "dm_control" else found[0]

@@ -61,13 +61,15 @@ def whole(name: str, value: Any, most: int | None = None) -> int:
 
 
 def check_limits(model: Model, limits: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of the controls at each step; "model": where the model's own actuators saturate."""
+    """Bounds of the controls at each step; "model": where the model's own actuators saturate.
+
+    Given bounds narrow those: beyond them actuators would not do what is planned. None is a model without limits.
+    """
     if isinstance(limits, str) and limits != "model":
         raise ValueError(f"ilqr: limits must be 'model', None or (lower, upper), got {limits!r}")
-    if limits is None:
-        limits = (-np.inf, np.inf)
-    elif isinstance(limits, str):
-        limits = control_limits(model)
+    own = (-np.inf, np.inf) if limits is None else control_limits(model)
+    if limits is None or isinstance(limits, str):
+        limits = own
     try:
         pair = [np.asarray(end, float) for end in limits]
     except (TypeError, ValueError) as error:
@@ -76,7 +78,8 @@ def check_limits(model: Model, limits: Any, steps: int) -> tuple[np.ndarray, np.
     if len(pair) != 2 or any(end.shape not in shapes for end in pair):
         wanted = f"two arrays, each one number, ({model.nu},) or ({steps}, {model.nu})"
         raise ValueError(f"ilqr: limits must be {wanted}, got shapes {[end.shape for end in pair]}")
-    lower, upper = (np.broadcast_to(end, (steps, model.nu)).copy() for end in pair)
+    narrow = (np.maximum(pair[0], own[0]), np.minimum(pair[1], own[1]))
+    lower, upper = (np.broadcast_to(end, (steps, model.nu)).copy() for end in narrow)
     if not np.all(lower <= upper):
         step, number = np.argwhere(~(lower <= upper))[0]
         name, low, high = model.actuators.names[number], lower[step, number], upper[step, number]

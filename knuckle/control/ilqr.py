@@ -38,7 +38,8 @@ def ilqr(
         states: at all knots (steps + 1): where segments start in multiple shooting.
         tolerance: of the cost: estimated distance to its minimum at which the search has converged.
         substeps: steps of the simulation from knot to knot.
-        limits: of the controls: "model" (where its actuators saturate), None, or (lower, upper).
+        limits: of the controls: "model" (where its actuators saturate), (lower, upper) within those, or None for a
+            robot whose controls have no limits.
         method: "ilqr", or "ddp" with second derivatives of the dynamics and of all costs.
         segments: more than one is multiple shooting, for long or unstable horizons.
         derivative: "clipped", or "unclipped" for servos whose force limits make their derivative zero.

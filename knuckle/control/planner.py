@@ -134,6 +134,8 @@ class Planner:
         self._bounded = bool(np.isfinite([self.lower, self.upper]).any())
         compile_ = _native_jit() if native else jax.jit
         self._first, self._iterate = compile_(self._first_of), compile_(self._iteration_of)
+        self._limited = [] if self._unclipped else limited_by_state(self.model)
+        self._saturated = compile_(jax.vmap(lambda state, control: saturated(self.model, state, control)))
 
     def plan(
         self,
@@ -301,16 +303,15 @@ class Planner:
 
     def _notes(self, guess: Guess) -> tuple[str, ...]:
         """In words: servos at their force limit, where the derivative by the control is zero."""
-        names = limited_by_state(self.model) if not self._unclipped and self.model.actuators.names else []
-        if not names:
+        if not self._limited:
             return ()
-        states = jax.tree.map(lambda x: x[:-1], State(guess.states.q, guess.states.qd))
-        held = np.asarray(jax.vmap(lambda s, u: saturated(self.model, s, u))(states, guess.controls))
+        states = State(guess.states.q[:-1], guess.states.qd[:-1])
+        held = np.asarray(self._saturated(states, guess.controls))
         counts = dict(zip(self.model.actuators.names, held.sum(axis=0), strict=True))
         return tuple(
             f"actuator {name!r} is at its force limit at {counts[name]} of {self.steps} knots, where B is zero: "
             "derivative='unclipped' has the derivative without that limit"
-            for name in names
+            for name in self._limited
             if counts[name]
         )
 

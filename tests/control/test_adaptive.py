@@ -19,7 +19,7 @@ class Pendulum:
 
     def __init__(self, truth):
         self.action_space = SimpleNamespace(shape=(1,))
-        self.unwrapped = self
+        self.unwrapped, self.dt = self, DT
         self.step_of = native.jit(lambda q, qd, u: kn.step(truth, kn.State(q, qd), u, dt=DT, contact=None))
         self.data = SimpleNamespace(qpos=np.zeros(1), qvel=np.zeros(1))
 
@@ -86,6 +86,13 @@ def test_states_of_other_shapes_are_refused():
     short = control.Environment(two, carriages(), lambda _, o: kn.State(o, o))
     with pytest.raises(ValueError, match=r"its q has shape \(1,\), the model's is \(2,\)"):
         short.reset()
+
+
+def test_an_environment_of_another_time_step_is_refused():
+    inner = Pendulum(pendulum())
+    inner.dt = 0.01
+    with pytest.raises(ValueError, match=r"one step of it takes 0\.01 s, but dt is 0\.05 s"):
+        control.adaptive_mpc(pendulum(), inner, steps=5, dt=DT)
 
 
 @pytest.mark.parametrize("name", ["episodes", "length", "fit_every"])

@@ -53,6 +53,16 @@ def test_bad_input_is_refused(given, message):
         control.ilqr(**(arguments | given))
 
 
+def test_given_limits_narrow_those_of_the_model():
+    model = pendulum(limit=3.0)
+    made = [
+        control.Planner(model, COST, steps=2, dt=0.1, limits=limits)
+        for limits in ("model", (-9.0, 1.0), None, (-2.0, 9.0))
+    ]
+    ends = [(float(p.lower[0, 0]), float(p.upper[0, 0])) for p in made]
+    assert ends == [(-3.0, 3.0), (-3.0, 1.0), (-np.inf, np.inf), (-2.0, 3.0)]
+
+
 def test_a_first_guess_that_explodes_is_refused_with_the_joint():
     model, costs = carriages(), [control.quadratic(carriages(), q=1.0, control=0.1)] * 2
     with pytest.raises(ValueError, match="not finite from step 1 on, first of all the coordinate of joint 'b_joint'"):
