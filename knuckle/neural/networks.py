@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from knuckle.neural.registry import Network, as_type_of, register
 
+
 def partly_linear(x: Float[Array, " unit"]) -> Float[Array, " unit"]:
     """The first unit of a layer as it is, tanh of the others: what is linear is learned at once."""
     return jnp.concatenate([x[:1], jnp.tanh(x[1:])])
