@@ -14,7 +14,7 @@ from knuckle.contact.resolve import ContactModel
 from knuckle.integrate import RK4, Integrator, SemiImplicitEuler
 from knuckle.model.model import Model
 from knuckle.sysid.compared import check_compared
-from knuckle.sysid.discovery.library import Library, make_library
+from knuckle.sysid.discovery.library import Candidate, Library, make_library
 from knuckle.sysid.discovery.network import SparseNetwork, train_sparse
 from knuckle.sysid.discovery.refine import Refined, refine
 from knuckle.sysid.discovery.result import Discovery, HeldOutError, Row
@@ -90,7 +90,7 @@ def discover(
         setting = Setting(model, contact, method, used, period, segment, step, drive, dict(observe or {}))
         shots, unseen = setting.shots(train), setting.shots(test) if test else None
         screened = _screen(setting, shots, free, tell)
-        chosen = [screened.library.candidates[k] for k in screened.choice.chosen.effects]
+        chosen = _chosen_once(screened)
         refined = _refined(setting, screened, chosen, train, tell)
         network = _network(setting, shots, seed, tell) if networks else None
         tell("predicting held-out data")
@@ -155,6 +155,18 @@ def _screen(setting: Setting, shots: Shots, free: Sequence[str], tell: Callable[
         point = descend(segments, shots, begun, choice.chosen.columns, precision, ITERATIONS)
     assert choice is not None and selector is not None and evidence is not None
     return Screened(segments, library, selector, choice, point, base, evidence)
+
+
+def _chosen_once(screened: Screened) -> list[Candidate]:
+    """Chosen effects; of one that was chosen with several scales the strongest, as the refit trains its scale."""
+    found: dict[str, Candidate] = {}
+    for k in screened.choice.chosen.effects:
+        candidate = screened.library.candidates[k]
+        size = abs(screened.point.free[candidate.columns[-1]])
+        other = found.get(candidate.name)
+        if other is None or size > abs(screened.point.free[other.columns[-1]]):
+            found[candidate.name] = candidate
+    return list(found.values())
 
 
 def measured_count(model: Model, shots: Shots) -> int:
