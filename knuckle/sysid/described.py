@@ -34,7 +34,10 @@ def with_contact_friction(fit: Fit) -> Model:
 def lacking(fit: Fit, *, friction: bool) -> list[str]:
     """What was fitted and is not among the parameters of a robot, by name; `friction`: that of contacts is written."""
     if fit.regression is not None:
-        return [] if fit.blueprint is None else [LAW]
+        if fit.blueprint is None:
+            return []
+        networks = fit.regression.layout.networks
+        return [LAW] if networks is None else [f"the network at {tap}" for tap in networks.augments]
     held = {FRICTION} if friction and _rubbing(fit) else set()
     contact = [p.name for p in fit.parameters if p.of_contact and p.name not in held]
     instruments = dict.fromkeys(label.partition("[")[0] for label in fit.simulator.instruments.labels)

@@ -20,8 +20,9 @@ from knuckle.sysid.base_parameters import inertial
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.design import Stretch, make_stretch
 from knuckle.sysid.regression.filters import choose_cutoff
-from knuckle.sysid.regression.friction import MOVES, WIDTH, JointFriction, sliding
+from knuckle.sysid.regression.friction import JointFriction, sliding
 from knuckle.sysid.regression.signals import Signals, prepare
+from knuckle.sysid.regression.speeds import moving_joints, slow_speeds
 
 LATEST = 0.15  # [s]
 COARSE = 0.005  # step of the first search [s]
@@ -65,14 +66,15 @@ def find_delay(model: Model, recording: Recording) -> Delay | None:
     """How late the forces of a recording are; None where the motion cannot say. Raises ValueError if none are there."""
     with jax.enable_x64(True):
         signals = prepare(model, [recording], as_measured=True)
-        moving = np.max([np.percentile(np.abs(s.qd), 98, axis=0) for s in signals], axis=0) > MOVES * WIDTH
+        slow = slow_speeds(model, signals)
+        moving = moving_joints(signals, slow)
         if not moving.any():
             return None
         longest = max(signals, key=len)
         cutoff = choose_cutoff([longest], moving)
         most = min(LATEST, (longest.time[-1] - longest.time[0]) / 16)
-        stretch = make_stretch(model, longest, cutoff, np.full(model.nv, WIDTH))
-    joints = [_rows(model, stretch, int(dof), most) for dof in np.flatnonzero(moving & _changing(longest))]
+        stretch = make_stretch(model, longest, cutoff, slow)
+    joints = [_rows(model, stretch, slow, int(dof), most) for dof in np.flatnonzero(moving & _changing(longest))]
     known = [rows for rows in joints if rows is not None]
     if not known:
         return None
@@ -101,7 +103,7 @@ def _total(joints: Sequence[JointRows], stretch: Stretch, delays: np.ndarray) ->
     return weight @ logs, weight @ np.exp(logs)
 
 
-def _rows(model: Model, stretch: Stretch, dof: int, most: float) -> JointRows | None:
+def _rows(model: Model, stretch: Stretch, slow: np.ndarray, dof: int, most: float) -> JointRows | None:
     """Columns of the rows of one joint that are measured whatever the delay."""
     load = stretch.inertial[dof] @ np.asarray(inertial(model), float)[carried_columns(model)[dof]]
     keep = np.zeros(len(stretch.time), bool)
@@ -110,7 +112,7 @@ def _rows(model: Model, stretch: Stretch, dof: int, most: float) -> JointRows | 
     keep[:edge] = keep[-edge:] = False
     keep &= stretch.valid[:, dof]
     for reaches, loaded in ((REACHES, True), (FEW_REACHES, False)):
-        table, rubbing = _table(stretch, dof, reaches, load if loaded else None)
+        table, rubbing = _table(stretch, slow[dof], dof, reaches, load if loaded else None)
         left, singular, _ = np.linalg.svd(_normed(table[keep]), full_matrices=False)
         basis, friction = left[:, singular > INDEPENDENT * singular[0]], _normed(rubbing[keep])
         if len(basis) >= PLENTY * (basis.shape[1] + friction.shape[1]):
@@ -119,12 +121,12 @@ def _rows(model: Model, stretch: Stretch, dof: int, most: float) -> JointRows | 
 
 
 def _table(
-    stretch: Stretch, dof: int, reaches: Sequence[float], load: np.ndarray | None
+    stretch: Stretch, slow: float, dof: int, reaches: Sequence[float], load: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Columns of a joint over a stretch: those of any sign, and those of friction."""
     q, qd = stretch.q[:, dof], stretch.qd[:, dof]
     travel = max(float(np.ptp(q)), 1e-12)
-    states = [sliding(JointFriction(WIDTH, reach), q, qd) for reach in (None, *(r * travel for r in reaches))]
+    states = [sliding(JointFriction(slow, slow, reach), q, qd) for reach in (None, *(r * travel for r in reaches))]
     rubbing = [qd, *states, *([] if load is None else (np.abs(load) * z for z in states))]
     own = stretch.low_pass(np.stack([q, np.sin(q), np.cos(q), stretch.qdd[:, dof]], axis=1))
     free = np.concatenate([stretch.inertial[dof], np.ones((len(q), 1)), own], axis=1)

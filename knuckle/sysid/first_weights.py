@@ -43,15 +43,16 @@ def holds(objective: Objective, x: np.ndarray) -> bool:
 def untrained(objective: Objective) -> bool:
     """Whether a network begins without effect, with arrays of zeros: trained weights are not drawn anew."""
     blueprint = objective.simulator.blueprint
-    return blueprint is not None and any(_blank(weights) for weights in blueprint.weights.values())
+    return blueprint is not None and any(blank(weights) for weights in blueprint.weights.values())
 
 
 def is_new(blueprint: Blueprint, tap: str) -> bool:
     """Whether a network at this tap was not trained yet."""
-    return any(_blank((augment.weights, augment.gain)) for augment in blueprint.augments[tap])
+    return any(blank((augment.weights, augment.gain)) for augment in blueprint.augments[tap])
 
 
-def _blank(weights) -> bool:
+def blank(weights) -> bool:
+    """Whether weights have an array of zeros, as those of a network that begins without effect."""
     return any(not np.any(w) for w in jax.tree.leaves(weights))
 
 
@@ -67,5 +68,5 @@ def redrawn(objective: Objective, x: np.ndarray, seed: tuple[int, int]) -> np.nd
         return np.mean(w) + np.std(w) * rng.standard_normal(w.shape)
 
     weights = sorted(simulator.blueprint.weights.items())
-    drawn = {key: jax.tree.map(anew, part) if _blank(part) else part for key, part in weights}
+    drawn = {key: jax.tree.map(anew, part) if blank(part) else part for key, part in weights}
     return np.concatenate([x[: simulator.physical], ravel_pytree(drawn)[0], x[simulator.size :]])

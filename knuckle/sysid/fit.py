@@ -37,9 +37,9 @@ from knuckle.sysid.parameters import Parameters, Prior, choose
 from knuckle.sysid.plausibility import implausible, no_links
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.intervals import estimates_of, regression_interval
+from knuckle.sysid.regression.networks import unsuited, without_laws
 from knuckle.sysid.regression.regress import regress
 from knuckle.sysid.regression.result import Regression
-from knuckle.sysid.regression.whole import is_friction_law
 from knuckle.sysid.selection import FEWEST
 from knuckle.sysid.shooting import Observe, Simulator
 from knuckle.sysid.shots import Drive, Shots
@@ -326,9 +326,10 @@ def fit(
     if resume and save is None:
         raise ValueError("resume=True needs save=, the file that the fit was saved to")
     recordings = list(recordings)
+    networks = without_laws(blueprint)
     asked = {
         "free": free is not None,
-        "networks": blueprint is not None and not is_friction_law(blueprint),
+        unsuited(networks) or "": unsuited(networks) is not None,
         "contact": contact is not None,
         "observe": bool(observe),
         "offsets, gains or delays": bool(offsets or gains or delays),
@@ -354,7 +355,9 @@ def fit(
         )
         why = "as asked for"
         if loss in (None, "torque"):
-            found = _by_torque(task, recordings, loss is not None, [name for name, given in asked.items() if given])
+            others = [name for name, given in asked.items() if given]
+            trained = task._replace(blueprint=networks)
+            found = _by_torque(trained, recordings, loss is not None, others, keep_networks)
             if isinstance(found, Fit):
                 return found
             why = found
@@ -365,22 +368,24 @@ def fit(
         return replace(made, method=f"{task.loss}: {why}")
 
 
-def _by_torque(task: Task, recordings: list[Recording], insisted: bool, asked: list[str]) -> Fit | str:
+def _by_torque(
+    task: Task, recordings: list[Recording], insisted: bool, asked: list[str], keep_networks: bool
+) -> Fit | str:
     """The fit by a regression on torques, or why it cannot be one."""
     if asked and insisted:
         raise ValueError(f'loss="torque" is a regression without simulation: it has no {", ".join(asked)}')
     why = f"{' and '.join(asked)} given" if asked else unmeasured(task.model, recordings)
     if why is not None and not insisted:
         return why
-    bare = task._replace(blueprint=None)
     try:
-        found = torque_fit(bare, recordings, simulate=not insisted)
+        found = torque_fit(task, recordings, simulate=not insisted, keep_networks=keep_networks)
     except (ValueError, OutOfTime) as error:
         if insisted and isinstance(error, ValueError):
             raise
         return str(error) or "the regression on torques ran out of time"
     reason = "as asked for" if insisted else "positions and efforts of the joints were measured"
-    return _regressed(bare, found, f"torque regression: {reason}")
+    beside = "" if task.blueprint is None else " with networks on its residuals"
+    return _regressed(task, found, f"torque regression{beside}: {reason}")
 
 
 def _started(task: Task, recordings: list[Recording], free) -> tuple[Task, list[str]]:

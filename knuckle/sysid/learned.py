@@ -12,8 +12,10 @@ from knuckle.model.model import Model
 from knuckle.sysid.acting import Acted, Series, acting
 from knuckle.sysid.entries import dimensions, unit_at
 from knuckle.sysid.fit import Fit
+from knuckle.sysid.regression.networks import network_forces
+from knuckle.sysid.regression.result import Regression
 from knuckle.tap_list import list_taps
-from knuckle.taps import Augment, meaning_of
+from knuckle.taps import Augment, Blueprint, meaning_of
 from knuckle.taps.augment import Value
 
 MOST_STATES, POINTS = 400, 81
@@ -78,7 +80,31 @@ def _of(fit: Fit, tap: str, augment: Augment, acted: Acted) -> Learned:
         y = y if augment.gain is None else augment.gain * y
         return y.reshape(-1)
 
-    return Learned(*about, _curves(fit, meaning_of(tap).unit, jax.jit(jax.vmap(output)), *visited(fit)), [])
+    return Learned(*about, _curves(fit.model, meaning_of(tap).unit, jax.jit(jax.vmap(output)), *visited(fit)), [])
+
+
+def learned_on_torques(found: Regression) -> list[Learned]:
+    """What networks that were trained on residual torques do along the recorded motion, beside the efforts."""
+    networks = found.layout.networks
+    if networks is None:
+        return []
+    stretches = found.problem.design.stretches
+    q, qd, effort = (np.concatenate([getattr(s, key) for s in stretches]) for key in ("coordinates", "qd", "effort"))
+    some = np.linspace(0, len(q) - 1, min(len(q), MOST_STATES)).astype(int)
+    joints, rows = list(found.layout.joints), []
+    with jax.enable_x64(True):
+        for tap, _, augment in networks:
+            alone = Blueprint({tap: augment})
+            force = network_forces(alone, q, qd)[:, joints]
+            changed = int(np.sum(np.any(force != 0, axis=0)))
+            count = sum(int(np.size(leaf)) for leaf in jax.tree.leaves((augment.weights, augment.gain)))
+            sizes = [float(np.sqrt(np.mean(np.square(x)))) for x in (force, effort[:, joints])]
+            about = tap, type(augment.network).__name__, augment.mode, augment.inputs, count
+            outputs = lambda q, qd, alone=alone: network_forces(alone, np.asarray(q), np.asarray(qd))  # noqa: E731
+            curves = _curves(found.model, meaning_of(tap).unit, outputs, q[some], qd[some])
+            unit = unit_of_tap(found.model, tap)
+            rows.append(Learned(*about, unit, *sizes, len(joints), changed, curves, []))
+    return rows
 
 
 def unit_of_tap(model: Model, tap: str) -> str:
@@ -88,20 +114,20 @@ def unit_of_tap(model: Model, tap: str) -> str:
     return " and ".join(dict.fromkeys(unit_at(unit, kind) for kind in sorted(kinds))) if " or " in unit else unit
 
 
-def _curves(fit: Fit, unit: str, outputs, q: np.ndarray, qd: np.ndarray) -> list[Curve]:
-    topology, found = fit.model.topology, []
+def _curves(model: Model, unit: str, outputs, q: np.ndarray, qd: np.ndarray) -> list[Curve]:
+    topology, found = model.topology, []
     places = q[np.linspace(0, len(q) - 1, min(len(q), 25)).astype(int)]
     middle = q[np.argmin(np.sum((q - np.median(q, axis=0)) ** 2, axis=1))]
-    for k in range(fit.model.nv):
+    for k in range(model.nv):
         low, high = np.percentile(qd[:, k], RANGE)
         speed = np.linspace(low, high, POINTS)
-        rows = np.zeros((POINTS, fit.model.nv))
+        rows = np.zeros((POINTS, model.nv))
         rows[:, k] = speed
         over = np.stack([np.asarray(outputs(jnp.tile(at, (POINTS, 1)), rows))[:, k] for at in (middle, *places)])
         link = int(topology.dof_link[k])
         several = int(topology.v_stop[link]) - int(topology.v_start[link]) > 1
         name = topology.joint_names[link] + (f"[{k - int(topology.v_start[link])}]" if several else "")
-        kind = dimensions(fit.model, "qd")[k]
+        kind = dimensions(model, "qd")[k]
         units = unit_at(unit, kind), unit_at("rad/s or m/s", kind)
         found.append(Curve(name, *units, speed, over[0], over.min(axis=0), over.max(axis=0)))
     return found

@@ -77,7 +77,7 @@ def numbers(
             "effects": sure.effects,
             "untold": sure.untold(),
         },
-        "networks": [_network(network) for network in networks],
+        "networks": [network_data(network) for network in networks],
         "findings": [asdict(finding) for finding in findings],
         "search": {"seconds": [s for s, _ in search], "half_sum_of_squares": [v for _, v in search]},
         "searches": _searches(fit),
@@ -102,7 +102,7 @@ def answer_data(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _network(network: Learned) -> dict[str, Any]:
+def network_data(network: Learned) -> dict[str, Any]:
     parts = {"curves": network.curves, "series": network.series}
     return network._asdict() | {
         key: [_rounded(part._asdict(), CURVE_DIGITS) for part in rows] for key, rows in parts.items()

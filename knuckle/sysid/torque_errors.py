@@ -24,9 +24,9 @@ from knuckle.sysid.entries import names_of
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.design import counted_samples
 from knuckle.sysid.regression.filters import WIDE, Filter, choose_cutoff
-from knuckle.sysid.regression.friction import MOVES, WIDTH
 from knuckle.sysid.regression.result import TorqueError, unit_of
 from knuckle.sysid.regression.signals import Signals, prepare, smoothed_within
+from knuckle.sysid.regression.speeds import moving_joints, slow_speeds
 from knuckle.taps import Blueprint
 
 LEAST_SAMPLES = 20  # that count, of a joint
@@ -100,12 +100,13 @@ def check_torques(
     with jax.enable_x64(True):
         model = described.model
         seen = prepare(model, train)
-        moving = np.max([np.percentile(np.abs(s.qd), 98, axis=0) for s in seen], axis=0) > MOVES * WIDTH
+        slow = slow_speeds(model, seen)
+        moving = moving_joints(seen, slow)
         if not moving.any():
             return None
         band = choose_cutoff(seen, moving) if cutoff is None else float(cutoff)
         signals = {False: seen, True: prepare(model, test) if test else []}
-        stretches = {held: _stretches(model, parts, band, delay) for held, parts in signals.items()}
+        stretches = {held: _stretches(parts, band, delay, slow) for held, parts in signals.items()}
         judged = bool(stretches[True])
         before = [residual_torques(described, s, commanded) for s in stretches[judged]]
         after = {held: [residual_torques(fitted, s, commanded) for s in parts] for held, parts in stretches.items()}
@@ -138,14 +139,14 @@ def _is_driven(recording: Recording, actuators: int, servos: bool) -> bool:
     return "tau" in recording.channels or commands
 
 
-def _stretches(model: Model, signals: Sequence[Signals], cutoff: float, delay: float) -> list[Stretch]:
+def _stretches(signals: Sequence[Signals], cutoff: float, delay: float, slow: np.ndarray) -> list[Stretch]:
     """Wide-band stretches with samples that count, up to `MOST_SAMPLES` in all."""
     found, total = [], 0
     for whole in signals:
         part, wide, qdd = smoothed_within(whole, WIDE * cutoff)
         skip = max(int(part.rate / (2 * WIDE * cutoff)), 1)
         effort = _later(part.time, Filter(WIDE * cutoff, part.rate)(part.effort), delay)
-        counts, stationary = counted_samples(part, wide, cutoff, np.full(model.nv, WIDTH), skip)
+        counts, stationary = counted_samples(part, wide, cutoff, slow, skip)
         at = slice(None, None, skip)
         low_pass = Filter(cutoff, part.rate / skip)
         signal = (wide.time[at], wide.q[at], wide.qd[at], qdd[at], effort[at])

@@ -19,18 +19,23 @@ from knuckle.sysid.findings import listed
 from knuckle.sysid.held_out import DIVERGED, HeldOut, from_differences
 from knuckle.sysid.objective import Objective
 from knuckle.sysid.recording import Recording
+from knuckle.sysid.regression.design import Design, make_stretch
 from knuckle.sysid.regression.held import coupled, held_names, unlogged
+from knuckle.sysid.regression.learn import block_squares, learn
 from knuckle.sysid.regression.refine import refine
-from knuckle.sysid.regression.regress import refit, regress
+from knuckle.sysid.regression.regress import SELECTION_BLOCK, refit, regress
 from knuckle.sysid.regression.result import Regression
 from knuckle.sysid.regression.rollouts import Rollouts
 from knuckle.sysid.regression.selection import helps
-from knuckle.sysid.regression.signals import efforts
+from knuckle.sysid.regression.signals import efforts, prepare
 from knuckle.sysid.selection import subset
 from knuckle.sysid.task import Task, noise_in, parts_of
+from knuckle.taps import Blueprint
 
 Answer = TypeVar("Answer")
 REGRESSION = 0.9  # share of the time
+LEARNING = 0.4  # share of the time for networks: twice, and roll-outs between
+LEAST_GAIN = 0.02  # by so much networks must lower the held-out torque error
 TORQUE_MARGIN = 0.02  # by so much the held-out torque error may rise
 MOST_SQUARE = 1e3  # of a segment over the mean: one that diverges does not outweigh all others
 FILTERED = "filtered positions and velocities"
@@ -66,11 +71,12 @@ def unmeasured(model: Model, recordings: Sequence[Recording]) -> str | None:
     return None
 
 
-def torque_fit(task: Task, recordings: list[Recording], simulate: bool) -> TorqueFit:
+def torque_fit(task: Task, recordings: list[Recording], simulate: bool, keep_networks: bool = True) -> TorqueFit:
     """The regression on all recordings but held-out ones. ValueError: why there is none.
 
-    With a share held out, roll-outs of the same regression to the rest are compared with that share. A refinement by
-    roll-outs is accepted by the same data, and then made with all recordings.
+    With a share held out, roll-outs of the same regression to the rest are compared with that share. Networks of the
+    task are trained on residual torques. They, or else a refinement by roll-outs, are accepted by the same data, and
+    then made with all recordings.
     """
     began, search = time.monotonic(), task.search
     train, test = parts_of(recordings, task.held_out, task.seed)
@@ -91,13 +97,11 @@ def torque_fit(task: Task, recordings: list[Recording], simulate: bool) -> Torqu
         task.search.deadline.leave_out(
             f"roll-outs: forces at {listed(held)} are not known, so the motion cannot be simulated"
         )
-    elif simulate and test:
-        search.progress("simulating held-out data")
-        judged = _attempt(task, "the motion error on held-out data", 0.6, lambda: _judged(task, made, train, test))
-        if judged is not None:
-            made, partial = judged
-            search.progress("refining by roll-outs")
-            made = _attempt(task, "refinement by roll-outs", 0.8, lambda: _refined(task, made, partial, test)) or made
+    simulate = simulate and bool(test) and not held
+    if simulate or task.blueprint is not None:
+        what = "whatever held-out data judge"
+        partial = _attempt(task, what, 0.6, lambda: refit(found, train)) if share and test else found
+        made = made if partial is None else _judged(task, made, partial, train, test, simulate, keep_networks)
     status = Status.INTERRUPTED if search.stop.asked else made.status
     return made._replace(status=status, seconds=time.monotonic() - began)
 
@@ -110,15 +114,58 @@ def _attempt(task: Task, what: str, part: float, function: Callable[[], Answer])
     return task.attempt(what, part, work)
 
 
-def _judged(task: Task, made: TorqueFit, train: list[Recording], test: list[Recording]) -> tuple[TorqueFit, Regression]:
-    """With the motion error on held-out data, and the regression that did not see them."""
+def _judged(
+    task: Task,
+    made: TorqueFit,
+    partial: Regression,
+    train: list[Recording],
+    test: list[Recording],
+    simulate: bool,
+    keep_networks: bool,
+) -> TorqueFit:
+    """Networks, roll-outs and a refinement, all judged by data that `partial` did not see."""
+    search, learnt = task.search, None
+    if task.blueprint is not None:
+        search.progress("training networks on residual torques")
+        learnt = _attempt(task, "the networks", LEARNING, lambda: _learnt(task, partial, task.blueprint))
+    if simulate:
+        search.progress("simulating held-out data")
+        work = lambda: _simulated(task, made, partial, learnt, train, test)  # noqa: E731
+        made = _attempt(task, "the motion error on held-out data", 0.6, work) or made
+    if learnt is not None:
+        made = _with_networks(task, made, partial, learnt, test, keep_networks)
+    if made.rollouts is not None and made.regression.layout.networks is None:
+        search.progress("refining by roll-outs")
+        made = _attempt(task, "refinement by roll-outs", 0.8, lambda: _refined(task, made, partial, test)) or made
+    return made
+
+
+def _learnt(task: Task, partial: Regression, networks: Blueprint | None) -> Regression:
+    """The regression with networks trained on its residuals, within half of the time that is left."""
+    assert networks is not None
+    search, deadline = task.search, task.search.deadline.share(0.5 * LEARNING)
+    options = {"regularise": task.regularise, "draws": search.draws, "seed": task.seed, "tell": search.progress}
+    return learn(partial, networks, deadline=deadline, **options)
+
+
+def _simulated(
+    task: Task,
+    made: TorqueFit,
+    partial: Regression,
+    learnt: Regression | None,
+    train: list[Recording],
+    test: list[Recording],
+) -> TorqueFit:
+    """With the motion error on held-out data of `partial`, the regression that did not see them."""
     found = made.regression
-    partial = refit(found, train) if isinstance(task.held_out, float | int) else found
+    if learnt is not None:
+        found = replace(found, layout=learnt.layout).moved(found.theta)
     period = float(np.median([r.period for r in (*train, *test)]))
     options = {"integrator": task.integrator, "step": task.step, "drive": task.drive}
     length = task.segment or max(0.5, 25 * period)
     rollouts = Rollouts(found, [*train, *test], noise=made.noise, segment=length, **options)
     unseen = np.asarray(rollouts.shots.run) >= len(train)
+    rollouts.silent = True
     before, after = (rollouts.differences(z) for z in (rollouts.described, rollouts.of(partial.theta)))
     before, after = _of((before, after), unseen)
     held_out = from_differences(task.model, subset(rollouts.shots, np.flatnonzero(unseen)), before, after, FILTERED)
@@ -126,7 +173,71 @@ def _judged(task: Task, made: TorqueFit, train: list[Recording], test: list[Reco
         task.search.deadline.leave_out(
             f"roll-outs: {rollouts.shots.count} of {rollouts.available} segments are simulated, spread over the data"
         )
-    return made._replace(held_out=held_out, rollouts=rollouts, unseen=unseen), partial
+    return made._replace(held_out=held_out, rollouts=rollouts, unseen=unseen)
+
+
+def _with_networks(
+    task: Task, made: TorqueFit, partial: Regression, learnt: Regression, test: list[Recording], insisted: bool
+) -> TorqueFit:
+    """The fit with networks, if torques and motion of held-out data are for them or it is insisted; with a note."""
+    names = " and ".join(learnt.layout.networks.augments) if learnt.layout.networks is not None else ""
+    if not test:
+        return _kept(task, made, partial, learnt, test, f"the network at {names}: no data are held out to judge it")
+    gain, ratio = torque_gain(*(block_squares(r, _blocks(learnt, test)) for r in (partial, learnt)))
+    useful = gain and ratio <= 1 - LEAST_GAIN
+    figures, worse, held_out = f"torque error {ratio - 1:+.1%}", False, made.held_out
+    if made.rollouts is not None and held_out is not None and made.unseen is not None:
+        (new,) = _of([made.rollouts.differences(made.rollouts.numbers(learnt.model, learnt.blueprint))], made.unseen)
+        after = from_differences(task.model, held_out.shots, held_out.off_before, new, FILTERED)
+        first, second = segment_squares(held_out.off_after["q"], new["q"])
+        worse = helps(second, first)
+        errors = [held_out.text("q", h.after["q"]) for h in (held_out, after)]
+        figures += f", position error {errors[0]} -> {errors[1]}"
+        held_out = after
+    if insisted or (useful and not worse):
+        verdict = "is kept" if useful and not worse else "is kept as asked for, though it brings nothing"
+        note = f"the network at {names} {verdict}; held-out data with it: {figures}"
+        return _kept(task, made._replace(held_out=held_out), partial, learnt, test, note)
+    why = "roll-outs get worse" if useful else f"torques gain less than {LEAST_GAIN:.0%} or one standard error"
+    verdict = f"brought nothing and is left out ({why}; keep_networks=True, --keep-networks keeps it)"
+    return _noted(made, f"the network at {names} {verdict}; held-out data with it: {figures}")
+
+
+def torque_gain(before: np.ndarray, after: np.ndarray) -> tuple[bool, float]:
+    """Whether squared residuals (joint, block) fall by more than one standard error, and the ratio of the errors.
+
+    The ratio is the geometric mean over the joints. Joints count in units of the geometric mean of both errors, so that
+    one which gains much and one which loses as much cancel.
+    """
+    sums = [np.maximum(squares.sum(axis=1), 1e-300) for squares in (before, after)]
+    unit = np.sqrt(sums[0] * sums[1])[:, None]
+    return helps((before / unit).sum(axis=0), (after / unit).sum(axis=0)), float(
+        np.exp(0.5 * np.mean(np.log(sums[1] / sums[0])))
+    )
+
+
+def _kept(
+    task: Task, made: TorqueFit, partial: Regression, learnt: Regression, test: list[Recording], note: str
+) -> TorqueFit:
+    """With networks trained on all data, from the weights that held-out data judged."""
+    final, found = learnt, made.regression
+    if partial is not found:
+        networks = learnt.layout.networks
+        final = _attempt(task, "networks trained on all data", LEARNING, lambda: _learnt(task, found, networks))
+        if final is None:  # the weights that held-out data judged
+            final = replace(found, layout=learnt.layout).moved(found.theta)
+    if test:
+        torques = learnt.torque_errors(test)
+        final = replace(final, errors=tuple(e._replace(held_out=torques[e.joint]) for e in final.errors))
+    if made.rollouts is not None:
+        made.rollouts.found, made.rollouts.silent = final, False
+    return _noted(made._replace(regression=final), note)
+
+
+def _blocks(found: Regression, recordings: Sequence[Recording]) -> Design:
+    signals = prepare(found.described, recordings, found.gains)
+    stretches = [make_stretch(found.described, s, found.cutoff, found.layout.slow) for s in signals]
+    return Design(found.described, stretches, SELECTION_BLOCK)
 
 
 def _of(parts: Sequence[dict[str, np.ndarray]], segments: np.ndarray) -> list[dict[str, np.ndarray]]:
@@ -140,7 +251,7 @@ def _refined(task: Task, made: TorqueFit, partial: Regression, test: list[Record
     stop = task.search.stop.end_if_asked
     tried = refine(partial, rollouts, ~unseen, stop)
     if not tried.refined:
-        return made._replace(notes=["refinement by roll-outs found nothing better than the regression"])
+        return _noted(made, "refinement by roll-outs found nothing better than the regression")
     (new,) = _of([rollouts.differences(rollouts.of(tried.theta))], unseen)
     after = from_differences(task.model, held_out.shots, held_out.off_before, new, FILTERED)
     torque = torque_ratio(partial, tried, test)
@@ -151,12 +262,16 @@ def _refined(task: Task, made: TorqueFit, partial: Regression, test: list[Record
     )
     if not (better and cheap):
         why = "torques get worse" if better else "the position error does not fall by more than one standard error"
-        return made._replace(notes=[f"refinement by roll-outs was refused, the regression stands ({why}): {figures}"])
+        return _noted(made, f"refinement by roll-outs was refused, the regression stands ({why}): {figures}")
     final = tried if partial is found else refine(found, rollouts, stop=stop)
     torques = tried.torque_errors(test)
     final = replace(final, errors=tuple(e._replace(held_out=torques[e.joint]) for e in final.errors))
-    notes = [f"refined by roll-outs within the covariance of the regression: {figures}"]
-    return made._replace(regression=final, held_out=after, notes=notes)
+    note = f"refined by roll-outs within the covariance of the regression: {figures}"
+    return _noted(made._replace(regression=final, held_out=after), note)
+
+
+def _noted(made: TorqueFit, note: str) -> TorqueFit:
+    return made._replace(notes=[*made.notes, note])
 
 
 def segment_squares(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

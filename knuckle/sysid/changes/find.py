@@ -123,10 +123,9 @@ def _layout(
     model: Model, found: Regression, before: Sequence[Signals], after: Sequence[Signals]
 ) -> tuple[Layout, tuple[str, ...]]:
     """Joints that move and whose efforts are measured in both sets, with the friction terms of the regression."""
-    width = found.layout.friction[0].width
     kept = []
     for k, dof in enumerate(found.layout.joints):
-        seconds = [sum(_moving_seconds(s, dof, width) for s in signals) for signals in (before, after)]
+        seconds = [sum(_moving_seconds(s, dof, found.layout.slow[dof]) for s in signals) for signals in (before, after)]
         if min(seconds) >= LEAST_SECONDS:
             kept.append(k)
     names = [joint_name(model, dof) for dof in found.layout.joints]
@@ -142,8 +141,8 @@ def _layout(
     return Layout(model, joints, friction), notes
 
 
-def _moving_seconds(signals: Signals, dof: int, width: float) -> float:
-    moves = signals.measured[:, dof] & (np.abs(signals.qd[:, dof]) > MOVES * width)
+def _moving_seconds(signals: Signals, dof: int, slow: float) -> float:
+    moves = signals.measured[:, dof] & (np.abs(signals.qd[:, dof]) > MOVES * slow)
     effort = signals.effort[signals.measured[:, dof], dof]
     return float(moves.sum() / signals.rate) if len(effort) and np.ptp(effort) > 0 else 0.0
 

@@ -65,8 +65,7 @@ class Side:
 def make_side(signals: Sequence[Signals], problem: Problem, layout: Layout, cutoff: float, seconds: float) -> Side:
     """Fit a set of logs by itself, with the friction terms of `layout` and the prior and delay of `problem`."""
     model = layout.model
-    width = np.full(model.nv, layout.friction[0].width)
-    stretches = [_while_moving(make_stretch(model, s, cutoff, width)) for s in signals]
+    stretches = [_while_moving(make_stretch(model, s, cutoff, layout.slow)) for s in signals]
     design = Design(model, stretches, seconds)
     own = replace(problem, design=design, inefficiency=None)
     solved = own.solve(layout)

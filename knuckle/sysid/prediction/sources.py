@@ -131,6 +131,8 @@ def draws_of_regression(found: Regression, samples: int = 200, seed: int = 0, sp
             theta, moved = consistent_solution(H, H @ theta, theta, centre, layout.lower), moved + 1
         parts.append(_robot(found, theta))
     notes = (f"{moved} of {samples} draws were moved to the nearest physically consistent bodies",) if moved else ()
+    if layout.networks is not None:
+        notes = (*notes, "networks are as they were found: intervals do not count what else they may be")
     return Draws(_robot(found, found.theta), parts, RK4(), notes)
 
 

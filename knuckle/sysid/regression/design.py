@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,14 +16,17 @@ from knuckle.sysid.base_parameters import ENTRIES as ENTRY_NAMES
 from knuckle.sysid.base_parameters import inertial
 from knuckle.sysid.entries import names_of
 from knuckle.sysid.regression.filters import WIDE, Filter
-from knuckle.sysid.regression.friction import MOVES, NEVER_NEGATIVE, JointFriction, joint_columns
+from knuckle.sysid.regression.friction import MOVES, NEVER_NEGATIVE, WIDTH, JointFriction, joint_columns
 from knuckle.sysid.regression.grams import Rows
+from knuckle.sysid.regression.networks import network_forces
 from knuckle.sysid.regression.signals import Signals, smoothed_within
 from knuckle.sysid.regressors import regressors
+from knuckle.taps import Blueprint
 
 PASSIVE = 0.3  # effort over the forces of the description, below which a joint hardly was driven
 SAMPLES = 200  # of a stretch, at which gravity is compared with the other forces
-STATIONARY = 0.3  # seconds below the width of the tanh after which a joint counts as stationary
+STEP = 0.05  # of the logarithm of a width, for its derivative
+STATIONARY = 0.3  # seconds below its slow speed after which a joint counts as stationary
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,11 @@ class Stretch:
         return self.inertial[dof] @ pi[columns] + self.low_pass(armature * self.qdd[:, dof]) + self.spring[:, dof]
 
 
-def make_stretch(model: Model, signals: Signals, cutoff: float, width: np.ndarray) -> Stretch:
-    """Features from signals of five times the band of the filter, then features and efforts through the same filter."""
+def make_stretch(model: Model, signals: Signals, cutoff: float, slow: np.ndarray) -> Stretch:
+    """Features from signals of five times the band of the filter, then features and efforts through the same filter.
+
+    slow: speeds (dof,) below which joints count as stationary.
+    """
     signals, wide, qdd = smoothed_within(signals, WIDE * cutoff)
     skip = max(int(signals.rate / (2 * WIDE * cutoff)), 1)
     low_pass = Filter(cutoff, signals.rate)
@@ -68,7 +74,7 @@ def make_stretch(model: Model, signals: Signals, cutoff: float, width: np.ndarra
     at = slice(None, None, skip)
     time, q, qd, qdd = wide.time[at], wide.q[at], wide.qd[at], qdd[at]
     slower = Filter(cutoff, signals.rate / skip)
-    counts, stationary = counted_samples(signals, wide, cutoff, width, skip)
+    counts, stationary = counted_samples(signals, wide, cutoff, slow, skip)
     features = tuple(slower(part) for part in regressors(model, q, qd, qdd))
     every = max(int(signals.rate / skip / (4 * cutoff)), 1)
     return Stretch(
@@ -78,7 +84,7 @@ def make_stretch(model: Model, signals: Signals, cutoff: float, width: np.ndarra
 
 
 def counted_samples(
-    signals: Signals, wide: Signals, cutoff: float, width: np.ndarray, skip: int
+    signals: Signals, wide: Signals, cutoff: float, slow: np.ndarray, skip: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of every `skip`-th sample (time, dof): measured beyond the filter's transients, and stationary."""
     low_pass, at = Filter(cutoff, signals.rate), slice(None, None, skip)
@@ -87,8 +93,8 @@ def counted_samples(
     missing = _longer_than(~counts, edge // 4)
     counts = ~_grown(missing, edge)
     counts[:edge] = counts[-edge:] = False
-    stationary = _stationary(np.abs(low_pass(wide.qd))[at], width, signals.rate / skip)
-    moved = np.maximum.accumulate(np.abs(wide.qd[at]) > MOVES * width, axis=0)
+    stationary = _stationary(np.abs(low_pass(wide.qd))[at], slow, signals.rate / skip)
+    moved = np.maximum.accumulate(np.abs(wide.qd[at]) > MOVES * slow, axis=0)
     return counts[at] & ~(stationary & ~moved), stationary
 
 
@@ -121,11 +127,10 @@ def _grown(mask: np.ndarray, by: int) -> np.ndarray:
     return np.stack([binary_dilation(m, iterations=by) if m.any() else m for m in mask.T], axis=1)
 
 
-def _stationary(speed: np.ndarray, width: np.ndarray, rate: float) -> np.ndarray:
+def _stationary(speed: np.ndarray, slow: np.ndarray, rate: float) -> np.ndarray:
     """Whether a joint stands still for longer than `STATIONARY`: dry friction is undetermined there."""
     length = max(round(STATIONARY * rate), 2)
-    slow = speed < width
-    return np.stack([binary_opening(s, np.ones(length)) if s.any() else s for s in slow.T], axis=1)
+    return np.stack([binary_opening(s, np.ones(length)) if s.any() else s for s in (speed < slow).T], axis=1)
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,7 @@ class Layout:
     model: Model
     joints: tuple[int, ...]  # degrees of freedom with measured efforts
     friction: tuple[JointFriction, ...]  # of each of these
+    networks: Blueprint | None = field(default=None, compare=False)  # forces at the joints beside these parameters
 
     @cached_property
     def inertial(self) -> int:
@@ -147,6 +153,13 @@ class Layout:
     @property
     def size(self) -> int:
         return int(self.starts[-1])
+
+    @cached_property
+    def slow(self) -> np.ndarray:
+        """Speeds (dof,) below which joints count as stationary."""
+        speeds = np.full(self.model.nv, WIDTH)
+        speeds[list(self.joints)] = [f.slow for f in self.friction]
+        return speeds
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -201,6 +214,7 @@ class Design:
     def __init__(self, model: Model, stretches: Sequence[Stretch], seconds: float, all_rows: bool = False):
         self.model, self.stretches, self.seconds, self.all_rows = model, tuple(stretches), seconds, all_rows
         self.columns = carried_columns(model)
+        self._forces: tuple[Blueprint, list[np.ndarray]] | None = None  # of the networks that were last asked for
         self.block = self._blocks(seconds)
         self.blocks = 1 + max(int(b.max()) for b in self.block)
 
@@ -250,10 +264,36 @@ class Design:
         features, block = (np.concatenate(x) for x in zip(*parts, strict=True))
         return Rows(layout.columns(joint), features, self.efforts(layout, joint, delay), block)
 
+    def transition_slopes(self, layout: Layout, joint: int, theta: np.ndarray) -> np.ndarray:
+        """Derivative of the efforts of one joint's rows by the logarithm of the width of its friction's transition."""
+        columns, kept, found = layout.columns(joint), self.kept(layout, joint), []
+        for stretch, keep in zip(self.stretches, kept, strict=True):
+            ends = []
+            for step in (STEP, -STEP):
+                friction = list(layout.friction)
+                friction[joint] = friction[joint].stretched(np.exp(step))
+                other = replace(layout, friction=tuple(friction))
+                ends.append(self.features(stretch, other, joint, theta)[keep] @ theta[columns])
+            found.append((ends[0] - ends[1]) / (2 * STEP))
+        return np.concatenate(found)
+
     def efforts(self, layout: Layout, joint: int, delay: float) -> np.ndarray:
-        """The efforts of the rows of one joint."""
-        kept = zip(self.stretches, self.kept(layout, joint), strict=True)
-        return np.concatenate([s.effort_after(delay)[keep, layout.joints[joint]] for s, keep in kept])
+        """The efforts of the rows of one joint, with the forces of networks, which act as actuators do."""
+        dof, found = layout.joints[joint], []
+        forces = self.network_forces(layout)
+        for k, keep in enumerate(self.kept(layout, joint)):
+            effort = self.stretches[k].effort_after(delay)[keep, dof]
+            found.append(effort if forces is None else effort + forces[k][keep, dof])
+        return np.concatenate(found)
+
+    def network_forces(self, layout: Layout) -> list[np.ndarray] | None:
+        """Filtered forces of the networks of each stretch (time, dof); None if there are no networks."""
+        if layout.networks is None:
+            return None
+        if self._forces is None or self._forces[0] is not layout.networks:
+            made = [s.low_pass(network_forces(layout.networks, s.coordinates, s.qd)) for s in self.stretches]
+            self._forces = (layout.networks, made)
+        return self._forces[1]
 
     def kept(self, layout: Layout, joint: int) -> list[np.ndarray]:
         """Samples of each stretch that are rows of a joint."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.signal import butter, sosfiltfilt, welch
+from scipy.signal import butter, sosfiltfilt, sosfreqz, welch
 
 if TYPE_CHECKING:
     from knuckle.sysid.regression.signals import Signals
@@ -38,6 +38,10 @@ class Filter:
         if not self.acts:
             return x
         return np.asarray(sosfiltfilt(_sections(self.cutoff, self.rate), x, axis=0, padlen=min(self.edge, len(x) - 2)))
+
+    def gain(self, frequency: np.ndarray) -> np.ndarray:
+        """What it leaves of a sine of each frequency [Hz]."""
+        return np.square(np.abs(sosfreqz(_sections(self.cutoff, self.rate), frequency, fs=self.rate)[1]))
 
     @property
     def edge(self) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +27,7 @@ def with_inertial(model: Model, pi: np.ndarray) -> Model:
 
 
 def fitted_robot(model: Model, layout: Layout, theta: np.ndarray) -> tuple[Model, Blueprint | None]:
-    """The model with fitted parameters, and a blueprint if some of the friction has no place in a model."""
+    """The model with fitted parameters, and a blueprint of the friction that has no place there and of networks."""
     found = with_inertial(model, theta[: layout.inertial].reshape(-1, 10))
     armature, damping, friction, speed = (
         np.array(x, float) for x in (model.armature, model.damping, model.friction, model.friction_speed)
@@ -49,7 +52,8 @@ def fitted_robot(model: Model, layout: Layout, theta: np.ndarray) -> tuple[Model
         found,
         (armature, damping, friction, speed, bias),
     )
-    return found, law.blueprint()
+    parts = [part for part in (law.blueprint(), layout.networks) if part is not None]
+    return found, functools.reduce(operator.or_, parts) if parts else None
 
 
 def own_motor(model: Model, dof: int) -> tuple[int, float] | None:

@@ -7,12 +7,12 @@ passes on to the links: rigid-body forces, rotor inertia and springs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-WIDTH = 0.01  # of the tanh [rad/s or m/s]
-MOVES = 2.0  # speed of a joint that moves, over that width
+WIDTH = 0.01  # of the tanh, where nothing else is known [rad/s or m/s]
+MOVES = 2.0  # speed of a joint that moves, over that below which it counts as stationary
 COLUMNS = ("armature", "damping", "friction", "offset")  # of each joint in any case
 LOAD, STRIBECK = "load friction", "Stribeck friction"
 NEVER_NEGATIVE = ("armature", "damping", "friction", LOAD, STRIBECK)
@@ -22,10 +22,17 @@ NEVER_NEGATIVE = ("armature", "damping", "friction", LOAD, STRIBECK)
 class JointFriction:
     """Which terms one joint has."""
 
-    width: float = WIDTH
+    width: float = WIDTH  # of the tanh [rad/s or m/s]
+    slow: float = WIDTH  # below this speed a joint counts as stationary [rad/s or m/s]
     reach: float | None = None  # of Dahl's model [rad or m]; None: tanh
     load: bool = False
     stribeck_speed: float | None = None  # [rad/s or m/s]
+
+    def stretched(self, factor: float) -> JointFriction:
+        """With the transition of z, in speed or in displacement, wider by a factor."""
+        if self.reach is not None:
+            return replace(self, reach=factor * self.reach)
+        return replace(self, width=factor * self.width)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -56,7 +63,7 @@ def sliding(friction: JointFriction, q: np.ndarray, qd: np.ndarray) -> np.ndarra
     smooth = np.tanh(qd / friction.width)
     if friction.reach is None:
         return smooth
-    moves = np.abs(qd) > MOVES * friction.width
+    moves = np.abs(qd) > MOVES * friction.slow
     first = int(np.argmax(moves)) if moves.any() else len(qd) - 1
     z = np.zeros_like(smooth)
     z[first:] = dahl_state(q[first:], smooth[first] * moves[first], friction.reach)

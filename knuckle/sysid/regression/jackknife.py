@@ -12,6 +12,7 @@ from knuckle.sysid.regression.problem import Problem, Solved
 SHORTEST, LONGEST = 0.2, 5.0  # seconds of a block
 PER_CORRELATION = 3.0  # length of a block over the time between independent residuals
 LEAST_BLOCKS = 15
+TRANSITION = 0.5  # prior standard deviation of the logarithm of a width of friction's transition
 FILTER_ERRORS = 2.0  # of the change with half the cut-off, in a half width
 
 
@@ -26,14 +27,16 @@ def block_length(problem: Problem, solved: Solved, inefficiency: np.ndarray) -> 
 
 def leave_one_out(problem: Problem, solved: Solved) -> np.ndarray:
     """Parameters without each block that has rows, (block, parameter)."""
-    grams, spread = solved.grams, solved.deviation
+    grams, spread, penalty = solved.grams, solved.deviation, solved.penalty
     if problem.inefficiency is not None:
         spread = spread * np.sqrt(problem.inefficiency)
+    if solved.nuisance is not None:
+        grams, penalty = solved.nuisance, penalty.extended(solved.nuisance.size, 1 / TRANSITION**2)
     H, g = grams.normal(spread)
     found = []
     for b in np.flatnonzero(grams.count.sum(axis=0) > 0):
         H_b, g_b = grams.normal(spread, slice(b, b + 1))
-        found.append(solved.penalty.solve(H - H_b, g - g_b))
+        found.append(penalty.solve(H - H_b, g - g_b)[: solved.layout.size])
     return np.array(found)
 
 

@@ -24,6 +24,13 @@ class Penalty:
     lower: np.ndarray
     passive: np.ndarray | None = None  # (joint,): joints that were hardly driven
 
+    def extended(self, size: int, weight: float) -> Penalty:
+        """With further parameters up to `size`, which have this prior around 0 and no bounds."""
+        more = size - len(self.centre)
+        matrix = np.pad(self.matrix, (0, more)) + np.diag(np.append(np.zeros(len(self.centre)), np.full(more, weight)))
+        lower = np.append(self.lower, np.full(more, -np.inf))
+        return Penalty(matrix, np.append(self.centre, np.zeros(more)), lower, self.passive)
+
     def solve(self, H: np.ndarray, g: np.ndarray) -> np.ndarray:
         """Parameters, by the normal equations of the data: solved for the difference from the centre."""
         change = solve_bounded(H + self.matrix, g - H @ self.centre, self.lower - self.centre)

@@ -71,6 +71,16 @@ class Problem:
         solution = solve(found, penalty, self.inefficiency, start)
         return Solved(layout, solution, found, penalty, rows)
 
+    def with_transitions(self, solved: Solved) -> Solved:
+        """A solution with columns of its friction's widths, which intervals count as unknown."""
+        layout, rows = solved.layout, []
+        for joint, own in enumerate(solved.rows):
+            columns = np.append(own.columns, layout.size + joint)
+            slopes = self.design.transition_slopes(layout, joint, solved.theta)
+            rows.append(replace(own, columns=columns, features=np.column_stack([own.features, slopes])))
+        weights = [huber(r.residuals(solved.theta)) for r in solved.rows]
+        return replace(solved, nuisance=grams(rows, self.design.blocks, layout.size + len(rows), weights))
+
 
 @dataclass(frozen=True)
 class Solved:
@@ -81,6 +91,7 @@ class Solved:
     grams: Grams
     penalty: Penalty
     rows: list[Rows]
+    nuisance: Grams | None = None  # of the same rows with a further column of each joint: see `with_transitions`
 
     @property
     def theta(self) -> np.ndarray:

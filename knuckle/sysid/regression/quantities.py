@@ -87,7 +87,7 @@ def torque_errors(
     """Root mean squares by joint; `held_out`: mean squares by cross-validation."""
     design = problem.design
     training = np.sqrt(mean_squares(design, layout, theta, problem.delay))
-    plain = replace(layout, friction=tuple(JointFriction(f.width) for f in layout.friction))
+    plain = replace(layout, friction=tuple(JointFriction(f.width, f.slow) for f in layout.friction))
     before = np.sqrt(mean_squares(design, plain, described_parameters(model, plain), problem.delay))
     spread = [design.efforts(plain, k, problem.delay).std() for k in range(len(layout.joints))]
     parts = [forces_by_themselves(design, s, theta[: layout.inertial]) ** 2 for s in design.stretches]

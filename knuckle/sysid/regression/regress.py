@@ -10,27 +10,29 @@ import numpy as np
 
 from knuckle.model.model import Model
 from knuckle.sysid.base_parameters import base_parameters, inertial
-from knuckle.sysid.entries import names_of
+from knuckle.sysid.entries import dimensions, names_of, unit_at
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.checks import error_notes, scale_notes
 from knuckle.sysid.regression.consistent import consistent_solution
 from knuckle.sysid.regression.design import Design, Layout, forces_by_themselves, make_stretch
-from knuckle.sysid.regression.filters import choose_cutoff
+from knuckle.sysid.regression.filters import WIDE, choose_cutoff
 from knuckle.sysid.regression.fitted import fitted_robot
-from knuckle.sysid.regression.friction import MOVES, WIDTH, JointFriction
+from knuckle.sysid.regression.friction import MOVES, JointFriction
 from knuckle.sysid.regression.held import coupled, held_names
 from knuckle.sysid.regression.jackknife import block_length, directions, leave_one_out, unheld
 from knuckle.sysid.regression.prior import metric, metric_centre, smallest_eigenvalues
 from knuckle.sysid.regression.problem import Problem, Solved, inefficiencies
 from knuckle.sysid.regression.quantities import Evidence, base_quantities, single_quantities, torque_errors
 from knuckle.sysid.regression.result import Regression, joint_name
-from knuckle.sysid.regression.selection import TERMS, find_delay, held_out_squares, select_terms
+from knuckle.sysid.regression.selection import TERMS, find_delay, held_out_squares, select_terms, select_widths
 from knuckle.sysid.regression.signals import Signals, prepare
+from knuckle.sysid.regression.speeds import fastest_speeds, moving_joints, slow_speeds, velocity_noise
 
 SELECTION_BLOCK = 1.0  # seconds of the blocks of cross-validation
 LEAST_ROWS = 20  # of a joint
 LEAST_SECONDS = 2.0
 SWINGS = 0.5  # all forces of the description over gravity and inertia by themselves, of a joint that swings
+NOISE_WIDTH = 0.8  # of the tanh over the noise of the velocity: the mean sign of a speed that noise hides
 GROSS_DELAY = 0.015  # [s]: more than pre-sliding explains
 
 
@@ -42,7 +44,7 @@ def regress(
     gains: Mapping[str, float] | None = None,
     terms: Sequence[str] = TERMS,
     prior: float = 0.1,
-    friction_speed: float = WIDTH,
+    friction_speed: float | None = None,
     cutoff: float | None = None,
     delay: float | None = None,
     block: float | None = None,
@@ -59,7 +61,8 @@ def regress(
         gains: N m/A or N/A by joint, if "tau" holds currents.
         terms: friction that cross-validation may add: "pre-sliding" (Dahl), "load", "stribeck".
         prior: weight of the geometric prior, in units of one independent sample.
-        friction_speed: width of the tanh of Coulomb friction [rad/s or m/s].
+        friction_speed: width of the tanh of Coulomb friction [rad/s or m/s]; by default of each joint the one by
+            which held-out efforts are predicted best, not below the noise of its velocity.
         cutoff: of the filter [Hz]; by default where velocities sink into noise.
         delay: how late efforts are [s]; by default estimated.
         block: seconds of the blocks of the jackknife; by default from the autocorrelation of the residuals.
@@ -68,16 +71,17 @@ def regress(
     _check(model, runs, terms, prior, friction_speed)
     with jax.enable_x64(True):
         signals = prepare(model, runs, gains)
-        width = np.full(model.nv, float(friction_speed))
-        moving = _moving(model, signals, width)
+        slow = slow_speeds(model, signals) if friction_speed is None else np.full(model.nv, float(friction_speed))
+        moving = _moving(model, signals, slow)
         band = choose_cutoff(signals, moving) if cutoff is None else float(cutoff)
-        design = Design(model, [make_stretch(model, s, band, width) for s in signals], SELECTION_BLOCK)
-        layout, notes = _layout(model, runs, design, signals, float(friction_speed))
+        design = Design(model, [make_stretch(model, s, band, slow) for s in signals], SELECTION_BLOCK)
+        layout, notes = _layout(model, runs, design, signals, slow)
         notes += tuple(scale_notes(design, layout))
         described = np.asarray(inertial(model), float).reshape(-1, 10)
         centre = metric_centre(model, described)
         problem = Problem(design, described, metric(centre), prior, 0.0 if delay is None else float(delay))
-        problem, solved = _choose(problem, layout, terms, delay is None)
+        least = None if friction_speed is not None else NOISE_WIDTH * velocity_noise(signals, WIDE * band)
+        problem, solved = _choose(problem, layout, terms, delay is None, least)
         return _result(model, problem, solved, centre, signals, held_out, gains, block, notes)
 
 
@@ -86,15 +90,16 @@ def refit(found: Regression, recordings: Sequence[Recording]) -> Regression:
     model, layout = found.described, found.layout
     with jax.enable_x64(True):
         signals = prepare(model, recordings, found.gains)
-        width = np.full(model.nv, layout.friction[0].width)
-        design = Design(model, [make_stretch(model, s, found.cutoff, width) for s in signals], SELECTION_BLOCK)
+        design = Design(model, [make_stretch(model, s, found.cutoff, layout.slow) for s in signals], SELECTION_BLOCK)
         problem = replace(found.problem, design=design)
         described = np.asarray(inertial(model), float).reshape(-1, 10)
         centre = metric_centre(model, described)
         return _result(model, problem, problem.solve(layout), centre, signals, (), found.gains, None, ())
 
 
-def _check(model: Model, runs: Sequence[Recording], terms: Sequence[str], prior: float, friction_speed: float) -> None:
+def _check(
+    model: Model, runs: Sequence[Recording], terms: Sequence[str], prior: float, friction_speed: float | None
+) -> None:
     rows, nothing_else = model.equalities, bool(coupled(model).all())
     active = [
         name
@@ -113,26 +118,26 @@ def _check(model: Model, runs: Sequence[Recording], terms: Sequence[str], prior:
         raise ValueError(f"regress: terms must be among {', '.join(TERMS)}, got {unknown[0]!r}")
     if not (np.isfinite(prior) and prior > 0):
         raise ValueError(f"regress: prior must be positive, got {prior}")
-    if not (np.isfinite(friction_speed) and friction_speed > 0):
+    if friction_speed is not None and not (np.isfinite(friction_speed) and friction_speed > 0):
         raise ValueError(f"regress: friction_speed must be positive, got {friction_speed}")
 
 
-def _moving(model: Model, signals: Sequence[Signals], width: np.ndarray) -> np.ndarray:
-    """Joints that move faster than friction's own speed."""
-    fastest = np.max([np.percentile(np.abs(s.qd), 98, axis=0) for s in signals], axis=0)
-    moving = fastest > 2 * width
+def _moving(model: Model, signals: Sequence[Signals], slow: np.ndarray) -> np.ndarray:
+    """Joints that are not stationary; ValueError if all are."""
+    moving = moving_joints(signals, slow)
     if not moving.any():
-        names = names_of(model, "qd")
+        names, fastest = names_of(model, "qd"), fastest_speeds(signals)
         best = int(np.argmax(fastest))
         raise ValueError(
-            f"regress: the robot is stationary: no joint exceeds {2 * width[0]:g} rad/s or m/s ({names[best]} reaches "
-            f"{fastest[best]:.2g}). Dry friction holds it there, so torques determine nothing; record a motion"
+            f"regress: the robot is stationary: no joint moves faster than its noise or than {MOVES * slow[best]:.2g} "
+            f"{unit_at('rad/s or m/s', dimensions(model, 'qd')[best])} ({names[best]} reaches {fastest[best]:.2g}). "
+            "Dry friction holds it there, so torques determine nothing; record a motion"
         )
     return moving
 
 
 def _layout(
-    model: Model, runs: Sequence[Recording], design: Design, signals: Sequence[Signals], width: float
+    model: Model, runs: Sequence[Recording], design: Design, signals: Sequence[Signals], slow: np.ndarray
 ) -> tuple[Layout, tuple[str, ...]]:
     """Parameters of the joints that have rows, and notes about the others."""
     counts = np.sum([(s.valid & ~s.stationary)[:: s.every].sum(axis=0) for s in design.stretches], axis=0)
@@ -146,7 +151,7 @@ def _layout(
             "regress: no joint has enough samples with measured effort that changes while it moves "
             f"(at least {LEAST_ROWS} independent ones below the cut-off are needed)"
         )
-    seconds = float(_moving_seconds(design, width)[list(joints)].max())
+    seconds = float(_moving_seconds(design, slow)[list(joints)].max())
     if seconds < LEAST_SECONDS:
         raise ValueError(
             f"regress: {seconds:.2g} s of motion are too few: some joint must move for at least {LEAST_SECONDS:g} s, "
@@ -182,7 +187,7 @@ def _layout(
     known = [names[j] for j in joints if j not in model.actuators.entry_dof and _unmeasured(signals, j)]
     if known:
         notes.append(f"no actuator drives {', '.join(known)}: the effort there is taken as 0")
-    return Layout(model, joints, (JointFriction(width),) * len(joints)), tuple(notes)
+    return Layout(model, joints, tuple(JointFriction(float(slow[j]), float(slow[j])) for j in joints)), tuple(notes)
 
 
 def _frozen(model: Model, signals: Sequence[Signals]) -> np.ndarray:
@@ -208,10 +213,10 @@ def _swinging(design: Design, signals: Sequence[Signals]) -> np.ndarray:
     return zero & (total < SWINGS * alone)
 
 
-def _moving_seconds(design: Design, width: float) -> np.ndarray:
-    """How long each degree of freedom is faster than a twentieth of its highest speed, and than friction's own."""
+def _moving_seconds(design: Design, slow: np.ndarray) -> np.ndarray:
+    """How long each degree of freedom is faster than a twentieth of its highest speed, and not stationary."""
     speeds = [np.abs(s.low_pass(s.qd)) for s in design.stretches]
-    least = np.maximum(0.05 * np.max([v.max(axis=0) for v in speeds], axis=0), MOVES * width)
+    least = np.maximum(0.05 * np.max([v.max(axis=0) for v in speeds], axis=0), MOVES * slow)
     steps = [s.time[1] - s.time[0] for s in design.stretches]
     return np.sum([dt * (v > least).sum(axis=0) for v, dt in zip(speeds, steps, strict=True)], axis=0)
 
@@ -220,8 +225,13 @@ def _unmeasured(signals: Sequence[Signals], dof: int) -> bool:
     return all(not np.any(s.effort[:, dof]) for s in signals)
 
 
-def _choose(problem: Problem, layout: Layout, terms: Sequence[str], with_delay: bool) -> tuple[Problem, Solved]:
-    """Weights, friction terms, delay. Pre-sliding and delay explain each other in part: pre-sliding comes first."""
+def _choose(
+    problem: Problem, layout: Layout, terms: Sequence[str], with_delay: bool, least: np.ndarray | None
+) -> tuple[Problem, Solved]:
+    """Weights, friction terms, delay. Pre-sliding and delay explain each other in part: pre-sliding comes first.
+
+    least: smallest widths (dof,) of the tanh of Coulomb friction; None: widths stay as they are.
+    """
     solved = problem.solve(layout)
     problem = replace(problem, inefficiency=inefficiencies(solved))
     solved = problem.solve(layout, solved)
@@ -231,6 +241,8 @@ def _choose(problem: Problem, layout: Layout, terms: Sequence[str], with_delay: 
             problem = replace(problem, delay=gross)
             problem = replace(problem, inefficiency=inefficiencies(problem.solve(layout)))
             solved = problem.solve(layout)
+    if least is not None:
+        solved = select_widths(problem, solved, least)
     solved = select_terms(problem, solved, [t for t in terms if t != "pre-sliding"])
     solved = select_terms(problem, solved, [t for t in terms if t == "pre-sliding"])
     if with_delay:
@@ -262,6 +274,7 @@ def _result(
     seconds = block_length(problem, solved, inefficiencies(solved)) if block is None else float(block)
     problem = replace(problem, design=problem.design.divided(seconds))
     divided = problem.of_rows(layout, problem.rows(layout, solved.theta), solved)
+    divided = problem.with_transitions(divided)
     without = leave_one_out(problem, divided)
     change = _change_with_cutoff(model, problem, solved, signals)
     base = base_parameters(model, joints=layout.joints, rotors=layout.joints)
@@ -301,9 +314,8 @@ def _result(
 def _change_with_cutoff(model: Model, problem: Problem, solved: Solved, signals: Sequence[Signals]) -> np.ndarray:
     """Change of the parameters when the cut-off of the filter is halved."""
     layout = solved.layout
-    width = np.full(model.nv, layout.friction[0].width)
     half = problem.design.stretches[0].low_pass.cutoff / 2
-    slower = Design(model, [make_stretch(model, s, half, width) for s in signals], SELECTION_BLOCK)
+    slower = Design(model, [make_stretch(model, s, half, layout.slow) for s in signals], SELECTION_BLOCK)
     other = replace(problem, design=slower)
     return other.of_rows(layout, other.rows(layout, solved.theta), None).theta - solved.theta
 

@@ -17,6 +17,7 @@ from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.design import PASSIVE, Design, Layout, displacements, make_stretch
 from knuckle.sysid.regression.fitted import fitted_robot
 from knuckle.sysid.regression.friction import LOAD, joint_columns
+from knuckle.sysid.regression.networks import network_forces
 from knuckle.sysid.regression.problem import Problem, Solved
 from knuckle.sysid.regression.signals import prepare
 from knuckle.sysid.regressors import regressors
@@ -132,7 +133,7 @@ class Regression:
             moved = stretch if time is None else displacements(np.asarray(time, float), qd[:, dof : dof + 1])[:, 0]
             own = joint_columns(terms, moved, qd[:, dof], qdd[:, dof], load)
             forces[:, dof] = rigid + spring + own @ theta[layout.starts[joint] : layout.starts[joint + 1]]
-        return forces
+        return forces if layout.networks is None else forces - network_forces(layout.networks, q, qd)
 
     def predict(self, target, control=None, **options):
         """A roll-out from a state, or a function of the model, with intervals: see `sysid.prediction.predict`."""
@@ -216,9 +217,11 @@ class Regression:
 
 def held_out_squares(found: Regression, signals) -> np.ndarray:
     """Mean squared residual of each joint on other signals, through the same filter."""
-    width = np.full(found.described.nv, found.layout.friction[0].width)
-    design = Design(found.described, [make_stretch(found.described, s, found.cutoff, width) for s in signals], 1.0)
-    return mean_squares(design, found.layout, found.theta, found.delay)
+    layout = found.layout
+    design = Design(
+        found.described, [make_stretch(found.described, s, found.cutoff, layout.slow) for s in signals], 1.0
+    )
+    return mean_squares(design, layout, found.theta, found.delay)
 
 
 def mean_squares(design: Design, layout: Layout, theta: np.ndarray, delay: float) -> np.ndarray:

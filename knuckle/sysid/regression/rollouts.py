@@ -55,6 +55,7 @@ class Rollouts:
         stepped = RK4() if integrator is None else integrator
         simulator = Simulator(model, self.parameters, None, stepped, found.blueprint, substeps, {})
         self.objective = Objective(simulator, self.shots, regularise=Regularise(spread=np.inf))
+        self.silent = False  # whether networks of the regression have no effect
         self._masses = vmap(lambda z, q: crba(self.parameters.applied(model, None, z)[0], q), (None, 0))
 
     def numbers(self, model: Model, blueprint: Blueprint | None) -> np.ndarray:
@@ -68,7 +69,8 @@ class Rollouts:
 
     def of(self, theta: np.ndarray) -> np.ndarray:
         """The robot with parameters of the regression."""
-        return self.numbers(*fitted_robot(self.found.described, self.found.layout, theta))
+        model, blueprint = fitted_robot(self.found.described, self.found.layout, theta)
+        return self.numbers(model, without_effect(blueprint, laws=False) if self.silent else blueprint)
 
     def differences(self, z: np.ndarray) -> dict[str, np.ndarray]:
         """Simulated less measured by channel (segment, sample, entry); infinite: diverged, NaN: not measured."""

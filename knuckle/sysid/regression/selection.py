@@ -18,6 +18,11 @@ from knuckle.sysid.regression.problem import Problem, Solved, huber
 TERMS = ("pre-sliding", "load", "stribeck")
 REACHES = 1e-5 * 2.0 ** np.arange(8)  # of Dahl's model, over the travel of the joint
 SPEEDS = np.array([0.03, 0.1, 0.3])  # of Stribeck's curve, over the highest speed of the joint
+WIDTHS = 2.0 ** np.array(
+    [-4, -3, -2, -1, 1, 2, 3, 4, 5]
+)  # of the tanh, over the speed below which a joint counts as stationary
+NARROWING = 2.0 ** -np.arange(1, 5)  # steps of the search between these, in powers of 2
+CLEARLY = 3.0  # standard errors by which one of many widths must be better
 FOLDS = 10
 ZERO = 1e-9
 LATEST = 0.1  # delay of efforts that is looked for [s]
@@ -42,10 +47,10 @@ def held_out_squares(problem: Problem, solved: Solved, comparable: bool = False)
     return found
 
 
-def helps(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether held-out squares of blocks fall, by more than one standard error of their mean difference."""
+def helps(before: np.ndarray, after: np.ndarray, errors: float = 1.0) -> bool:
+    """Whether held-out squares of blocks fall, by more than so many standard errors of their mean difference."""
     gain = before - after
-    return len(gain) > 2 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain))) and gain.mean() > 0
+    return len(gain) > 2 and bool(gain.mean() > errors * gain.std(ddof=1) / np.sqrt(len(gain))) and gain.mean() > 0
 
 
 def select_terms(problem: Problem, solved: Solved, terms: Sequence[str]) -> Solved:
@@ -54,6 +59,32 @@ def select_terms(problem: Problem, solved: Solved, terms: Sequence[str]) -> Solv
         if term in terms:
             solved = _with_term(problem, solved, term)
     return solved
+
+
+def select_widths(problem: Problem, solved: Solved, least: np.ndarray) -> Solved:
+    """The width of each joint's tanh with the smallest squares of held-out blocks, if they fall clearly.
+
+    The first one is the speed below which the joint counts as stationary. None is below `least` (dof,).
+
+    Noise n of a speed v hides its sign: the mean of sign(v - n) is an error function, near tanh(v / 0.8 sigma).
+    """
+    layout = solved.layout
+    floor, slow = least[list(layout.joints)], np.array([f.slow for f in layout.friction])
+
+    def squares(width: np.ndarray) -> np.ndarray:
+        other = replace(layout, friction=_each(layout, width=np.maximum(width, floor)))
+        return held_out_squares(problem, _same_weights(problem, other, solved), True)
+
+    first = squares(slow)
+    width, best, joints = slow, first, np.arange(len(slow))
+    for factors in (WIDTHS, *(2.0 ** np.array([-step, step]) for step in NARROWING)):
+        tried = factors[:, None] * width
+        scores = np.stack([squares(w) for w in tried])
+        k = np.argmin(scores.sum(axis=2), axis=0)
+        better = scores[k, joints].sum(axis=1) < best.sum(axis=1)
+        width, best = np.where(better, tried[k, joints], width), np.where(better[:, None], scores[k, joints], best)
+    width = np.where([helps(a, b, CLEARLY) for a, b in zip(first, best, strict=True)], width, slow)
+    return problem.solve(replace(layout, friction=_each(layout, width=np.maximum(width, floor))), solved)
 
 
 def _with_term(problem: Problem, solved: Solved, term: str) -> Solved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -42,18 +43,20 @@ def whole_numbers(parameters: Parameters, model: Model, blueprint: Blueprint | N
     return np.concatenate([*parts, *weights])
 
 
-def without_effect(blueprint: Blueprint | None) -> Blueprint | None:
-    """The same law of friction with no friction: what a description has beside it."""
+def without_effect(blueprint: Blueprint | None, laws: bool = True) -> Blueprint | None:
+    """The same networks, all weights 0, and laws of friction without friction: what a description has beside it.
+
+    laws: whether those of friction lose their effect too.
+    """
     if blueprint is None:
         return None
 
-    def silent(law):
+    def silent(part):
+        law, _ = part
+        if not isinstance(law, JointFriction):
+            return jax.tree.map(jnp.zeros_like, part)
         zero = jnp.zeros_like(law.coulomb)
-        return eqx.tree_at(lambda m: (m.coulomb, m.load, m.stribeck, m.constant), law, (zero,) * 4)
+        none = eqx.tree_at(lambda m: (m.coulomb, m.load, m.stribeck, m.constant), law, (zero,) * 4)
+        return (none, None) if laws else part
 
-    return blueprint.with_weights({key: (silent(law), gain) for key, (law, gain) in blueprint.weights.items()})
-
-
-def is_friction_law(blueprint: Blueprint) -> bool:
-    """Whether a blueprint holds nothing but laws of joint friction, as a regression makes them."""
-    return all(isinstance(augment.network, JointFriction) for _, _, augment in blueprint)
+    return blueprint.with_weights({key: silent(part) for key, part in blueprint.weights.items()})

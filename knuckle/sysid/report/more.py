@@ -14,7 +14,11 @@ from knuckle.sysid.uncertainty import digits
 Data = Mapping[str, Any]
 
 
-def networks_section(networks: Sequence[Learned]) -> str:
+ALONG = "What the networks change along the fitted trajectories of the training data."
+
+
+def networks_section(networks: Sequence[Learned], said: str = ALONG) -> str:
+    """What networks learned; `said`: along what their sizes were taken."""
     if not networks:
         return ""
     rows = [
@@ -23,10 +27,7 @@ def networks_section(networks: Sequence[Learned]) -> str:
         for n in networks
     ]  # fmt: skip
     head = ("tap", "network", "mode", "inputs", "weights", "change (RMS)", "without it (RMS)", "unit")
-    words = (
-        "<p>What the networks change along the fitted trajectories of the training data, beside the quantity without "
-        "them. Root mean squares are over all its entries.</p>"
-    )
+    words = f"<p>{escape(said)} Root mean squares are over all entries, beside the quantity without them.</p>"
     return section("Networks", words, table(head, rows, "ttttnnnt"), *map(_of_network, networks))
 
 

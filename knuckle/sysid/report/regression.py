@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from knuckle.sysid.findings import Finding
-from knuckle.sysid.numbers import answer_data, as_text, plain_data
+from knuckle.sysid.learned import Learned, learned_on_torques
+from knuckle.sysid.numbers import answer_data, as_text, network_data, plain_data
 from knuckle.sysid.regression.checks import UNEXPLAINED, error_notes, scale_notes
 from knuckle.sysid.regression.result import Quantity, Regression
 from knuckle.sysid.report.answer import Answer, Level, motion_warnings, torque_sentence
 from knuckle.sysid.report.changed import changed_section
 from knuckle.sysid.report.files import write_whole
+from knuckle.sysid.report.more import networks_section
 from knuckle.sysid.report.quality import Quality, qualities
 from knuckle.sysid.report.sections import (
     answer_section,
@@ -55,10 +57,17 @@ def write_regression(
     said, answer = dict(about or {}), summarise_regression(found, fit)
     notes = [*(found.notes if fit is None else fit.remarks()), *said.pop("notes", ())]
     notes = [note for note in dict.fromkeys(notes) if note not in answer.warnings]
-    more = {"findings": [asdict(f) for f in findings], **({} if fit is None else _of_fit(fit)), **said, "notes": notes}
+    networks = learned_on_torques(found)
+    more = {
+        "findings": [asdict(f) for f in findings],
+        "networks": [network_data(n) for n in networks],
+        **({} if fit is None else _of_fit(fit)),
+        **said,
+        "notes": notes,
+    }
     texts = {
         folder / "fit.json": as_text(plain_data(data(found, answer) | more)),
-        folder / "report.html": page(found, answer, fit, notes, findings, said),
+        folder / "report.html": page(found, answer, fit, notes, findings, said, networks),
     }
     for path, text in texts.items():
         write_whole(path, text)
@@ -71,6 +80,7 @@ def summarise_regression(found: Regression, fit: Fit | None = None) -> Answer:
     unexplained = sum(e.held_out > UNEXPLAINED * e.size for e in found.errors)
     lost = unexplained == len(found.errors)
     sentences, quality = [torque_sentence(found.errors)], []
+    sentences += [] if fit is None else [f"T{n[1:]}." for n in fit.notes if n.startswith("the network at ")]
     if fit is not None:
         warnings = list(dict.fromkeys([*fit.warnings(), *motion_warnings(fit), *warnings]))
         lost = lost or fit.is_doubtful
@@ -174,6 +184,7 @@ def page(
     notes: Sequence[str],
     findings: Sequence[Finding],
     about: Mapping[str, Any],
+    networks: Sequence[Learned] = (),
 ) -> str:
     """Answer, torque errors and curves, motion errors, base parameters, single parameters, then notes and findings."""
     assert answer.torques is not None
@@ -187,6 +198,7 @@ def page(
         changed_section(about.get("changed")),
         torque_section(found.errors, answer.torques.curves, escape(words)),
         "" if fit is None else _motion(fit, answer),
+        networks_section(networks, "What the networks add to the forces at the joints along the recorded motion."),
         base_section(answer),
         parameters_section(answer),
         notes_section(notes),
@@ -217,12 +229,13 @@ def _motion(fit: Fit, answer: Answer) -> str:
 
 def _curves(found: Regression) -> list[TorqueCurve]:
     """Measured and predicted torque of each joint over the ten seconds with the largest error."""
-    design, shown = found.problem.design, []
+    design, shown, forces = found.problem.design, [], found.problem.design.network_forces(found.layout)
     for k, error in enumerate(found.errors):
         dof, worst = found.layout.joints[k], (-math.inf, None)
-        for stretch in design.stretches:
+        for number, stretch in enumerate(design.stretches):
             measured = stretch.effort_after(found.delay)[:, dof]
             predicted = design.features(stretch, found.layout, k, found.theta) @ found.theta[found.layout.columns(k)]
+            predicted = predicted if forces is None else predicted - forces[number][:, dof]
             off = np.where(stretch.valid[:, dof], measured - predicted, 0.0)
             squares, part = worst_window(stretch.time, off)
             if squares > worst[0]:
