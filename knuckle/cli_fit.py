@@ -103,8 +103,8 @@ def fit(
         loss = o.Shooting.TORQUE
     if loss == o.Shooting.TORQUE:
         _check_torque_options(
-            {"--free": free, "--network": network, "--offset": offset, "--gain": gain, "--delay": delay,
-             "--observe": observe, "--noise": noise, "--contact": contact, "--posterior": posterior,
+            {"--free": free, "--network": network if changed or load else None, "--offset": offset, "--gain": gain,
+             "--delay": delay, "--observe": observe, "--noise": noise, "--contact": contact, "--posterior": posterior,
              "--next-experiment": next_experiment, "--segment": segment, "--resume": resume, "--solver": solver}
         )  # fmt: skip
     if loss == o.Shooting.AUTO and (posterior or next_experiment):

@@ -327,9 +327,10 @@ def fit(
         raise ValueError("resume=True needs save=, the file that the fit was saved to")
     recordings = list(recordings)
     networks = without_laws(blueprint)
+    other = unsuited(networks)
     asked = {
         "free": free is not None,
-        unsuited(networks) or "": unsuited(networks) is not None,
+        other or "networks": other is not None,
         "contact": contact is not None,
         "observe": bool(observe),
         "offsets, gains or delays": bool(offsets or gains or delays),

@@ -98,13 +98,16 @@ def learned_on_torques(found: Regression) -> list[Learned]:
             force = network_forces(alone, q, qd)[:, joints]
             changed = int(np.sum(np.any(force != 0, axis=0)))
             count = sum(int(np.size(leaf)) for leaf in jax.tree.leaves((augment.weights, augment.gain)))
-            sizes = [float(np.sqrt(np.mean(np.square(x)))) for x in (force, effort[:, joints])]
             about = tap, type(augment.network).__name__, augment.mode, augment.inputs, count
             outputs = lambda q, qd, alone=alone: network_forces(alone, np.asarray(q), np.asarray(qd))  # noqa: E731
             curves = _curves(found.model, meaning_of(tap).unit, outputs, q[some], qd[some])
-            unit = unit_of_tap(found.model, tap)
-            rows.append(Learned(*about, unit, *sizes, len(joints), changed, curves, []))
+            sizes = unit_of_tap(found.model, tap), _root_mean_square(force), _root_mean_square(effort[:, joints])
+            rows.append(Learned(*about, *sizes, len(joints), changed, curves, []))
     return rows
+
+
+def _root_mean_square(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(x))))
 
 
 def unit_of_tap(model: Model, tap: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 import knuckle as kn
 from knuckle import sysid
 from knuckle.neural import MLP, Dissipative, Recurrent
+from knuckle.sysid.described import lacking
 from knuckle.sysid.regression.filters import Filter
 from knuckle.sysid.regression.learn import learn
 from knuckle.sysid.regression.networks import low_passed, unsuited
@@ -29,8 +30,8 @@ def damping(seconds: float = 30.0) -> kn.Recording:
     tau = torques(TRUE, q, qd, qdd)
     tau[:, 1] += 0.8 * np.cos(q[:, 1]) ** 2 * qd[:, 1]
     tau += 0.02 * np.sqrt(np.mean(tau**2, axis=0)) * rng.normal(size=tau.shape)
-    noisy = {"q": q + 1e-5 * rng.normal(size=q.shape), "qd": qd + 1e-4 * rng.normal(size=q.shape)}
-    return kn.Recording.of(MODEL, time, tau=tau, **noisy)
+    q, qd = q + 1e-5 * rng.normal(size=q.shape), qd + 1e-4 * rng.normal(size=q.shape)
+    return kn.Recording.of(MODEL, time, q=q, qd=qd, tau=tau)
 
 
 def network(tap: str = "joint/force", seed: int = 0) -> kn.Blueprint:
@@ -73,8 +74,7 @@ def test_the_report_and_the_data_show_the_network(fitted, tmp_path):
     assert shown["tap"] == "joint/force" and shown["network"] == "Dissipative" and shown["size"] > 0.1
     assert len(shown["curves"]) == 2 and "what the network learned at elbow" in page
     assert any("the network at joint/force is kept" in note for note in data["notes"])
-    lacks = sysid.described.lacking(fitted, friction=False)
-    assert lacks == ["the network at joint/force"]
+    assert lacking(fitted, friction=False) == ["the network at joint/force"]
 
 
 def test_a_network_that_brings_nothing_is_left_out_and_said_to_be():
@@ -93,11 +93,12 @@ def test_networks_go_with_the_regression_alone_too():
 
 
 def test_large_networks_are_trained_by_gradients(monkeypatch):
-    """Above 300 weights L-BFGS-B: the elbow's residual falls by a third at least."""
+    """Above 300 weights L-BFGS-B; with a weak prior the elbow's residual falls by a third at least."""
     monkeypatch.setattr("knuckle.sysid.regression.learn.STRENGTHS", (1.0,))
     made = MLP((4, 20, 12, 2), key=jax.random.key(1))
     found = sysid.regress(MODEL, damping(15), terms=(), delay=0.0)
-    taught = learn(found, kn.Blueprint({"actuator/force": kn.Augment(made, ("q", "qd"))}))
+    weak = sysid.Regularise(spread=10.0)
+    taught = learn(found, kn.Blueprint({"actuator/force": kn.Augment(made, ("q", "qd"))}), regularise=weak)
     assert taught.errors[1].training < 0.67 * found.errors[1].training
 
 

@@ -217,7 +217,7 @@ def _search(posed: LeastSquares | Smooth, start: np.ndarray, limit: Deadline) ->
     if isinstance(posed, LeastSquares):
         solver = LevenbergMarquardt(max_iterations=ITERATIONS, value_tolerance=ENOUGH)
     else:
-        solver = LBFGSB(max_iterations=DESCENTS, value_tolerance=1e-2 * ENOUGH)
+        solver = LBFGSB(max_iterations=DESCENTS, value_tolerance=1e-5 * ENOUGH)
     return solver(posed, start, seconds=limit.seconds_left)
 
 

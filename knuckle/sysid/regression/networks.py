@@ -30,14 +30,14 @@ def unsuited(networks: Blueprint | None) -> str | None:
     """Why networks cannot be trained on torques, in words; None: they can."""
     for tap, _, augment in networks or Blueprint():
         if tap not in FORCES:
-            return f"a network at {tap}, which is no force at the joints"
+            return f"network at {tap}, which is no force at the joints"
         if augment.mode != "add":
-            return f'a network at {tap} in mode "{augment.mode}"'
+            return f'network at {tap} in mode "{augment.mode}"'
         others = [name for name in augment.inputs if name not in INPUTS and not name.startswith(CONSTANT)]
         if others:
-            return f"a network at {tap} that reads {', '.join(others)}"
+            return f"network at {tap} that reads {', '.join(others)}"
         if augment.is_recurrent:
-            return f"a recurrent network at {tap}"
+            return f"recurrent network at {tap}"
     return None
 
 

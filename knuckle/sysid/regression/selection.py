@@ -77,7 +77,9 @@ def select_widths(problem: Problem, solved: Solved, least: np.ndarray) -> Solved
 
     first = squares(slow)
     width, best, joints = slow, first, np.arange(len(slow))
-    for factors in (WIDTHS, *(2.0 ** np.array([-step, step]) for step in NARROWING)):
+    for number, factors in enumerate((WIDTHS, *(2.0 ** np.array([-step, step]) for step in NARROWING))):
+        if number == 1 and not any(helps(a, b) for a, b in zip(first, best, strict=True)):
+            break  # no width is better
         tried = factors[:, None] * width
         scores = np.stack([squares(w) for w in tried])
         k = np.argmin(scores.sum(axis=2), axis=0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -16,11 +17,20 @@ from knuckle.sysid.noise import noise_of
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.shooting import Observe
 from knuckle.sysid.shots import Drive
-from knuckle.sysid.smoothing.iterate import RESTLESS, STILL, Iteration, blocks_for_noise, iterate, linearise
+from knuckle.sysid.smoothing.iterate import (
+    LEAST_ITERATIONS,
+    RESTLESS,
+    STILL,
+    Iteration,
+    blocks_for_noise,
+    iterate,
+    linearise,
+)
 from knuckle.sysid.smoothing.likelihood import Free, Noise, estimate_noise
 from knuckle.sysid.smoothing.linear import Estimates, smooth_linear
 from knuckle.sysid.smoothing.problem import Problem, make_problem
 from knuckle.sysid.smoothing.result import EffortNoise, Smoothed, Track
+from knuckle.sysid.smoothing.system import Nominal
 from knuckle.taps import Blueprint
 
 ROUNDS = 2  # of noise estimation, each about the trajectory of the one before
@@ -30,6 +40,8 @@ LEAST_EFFORT = 1e-6  # noise of an effort over the largest: none at all makes co
 MOST_ITERATIONS = 40
 IMPROBABLE = 1.5  # root mean square of innovations over their standard deviations
 LEAST_INNOVATIONS = 50
+UNSURE = 4.0  # standard deviations of a first velocity that may be 0
+LOOSE = 10.0  # noise of the effort of another start, over that of the first
 
 
 def smooth(
@@ -135,7 +147,48 @@ def _numbers(what: str, value, count: int, positive: bool) -> np.ndarray:
 
 
 def _smoothed(problem: Problem, noise: Noise, free: Free) -> Smoothed:
-    at, rounds = Iteration(problem.nominal, [None] * len(problem.nominal)), ROUNDS if free.any else 0
+    """From the first guess; if innovations contradict the end, the most probable end of several starts."""
+    best = _from(problem, problem.nominal, noise, free)
+    if not _doubtful(best):
+        return best
+    tried = 1
+    for start in _other_starts(problem, noise):
+        try:
+            other = _from(problem, start, noise, free)
+        except ValueError:  # a start from which the simulation diverges
+            continue
+        tried += 1
+        best = other if other.log_likelihood > best.log_likelihood else best
+        if not _doubtful(best):
+            break
+    return replace(best, notes=(*best.notes, f"the most probable end of {tried} starts"))
+
+
+def _doubtful(found: Smoothed) -> bool:
+    return not found.converged or bool(_improbable(found.innovations))
+
+
+def _other_starts(problem: Problem, noise: Noise) -> Iterator[list[Nominal]]:
+    """Other first trajectories, each when it is asked for.
+
+    Velocities at the first stamp that may be noise, reversed and 0: friction that remembers points the way of the first
+    motion. Then where efforts with ten times the noise lead, which follows the measurements closely.
+    """
+    system = problem.system
+    for factor in (-1.0, 0.0):
+        made = []
+        for nominal, run, (_, _, known) in zip(problem.nominal, problem.runs, problem.starts, strict=True):
+            qd = nominal.qd.copy()
+            unsure = np.abs(qd[0]) < UNSURE * np.maximum(known[system.model.nv :], 0.0)
+            qd[0] = np.where(unsure, factor * qd[0], qd[0])
+            made.append(system.remembered(nominal._replace(qd=qd), run))
+        yield made
+    loose = replace(noise, effort=LOOSE * noise.effort)
+    yield iterate(problem, problem.nominal, loose, most=LEAST_ITERATIONS).nominal
+
+
+def _from(problem: Problem, nominal: list[Nominal], noise: Noise, free: Free) -> Smoothed:
+    at, rounds = Iteration(nominal, [None] * len(nominal)), ROUNDS if free.any else 0
     for _ in range(rounds):
         at = iterate(problem, at.nominal, noise, most=3)
         blocks = [b for k in range(len(at.nominal)) for b in blocks_for_noise(problem, k, at.nominal[k])]

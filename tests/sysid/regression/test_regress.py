@@ -248,8 +248,8 @@ def test_slow_slides_get_a_friction_of_their_own_width(width):
     dry = np.sign(qd) if width == 0 else np.tanh(qd / width)
     tau = torques(model, q, qd, qdd) + np.array([5.0, 3.0, 1.0]) * qdd + damping * qd + friction * dry
     tau += 0.02 * np.sqrt(np.mean(tau**2, axis=0)) * rng.normal(size=tau.shape)
-    noisy = {"q": q + 2e-6 * rng.normal(size=q.shape), "qd": qd + 2e-4 * rng.normal(size=q.shape)}
-    found = sysid.regress(model, kn.Recording.of(model, time, tau=tau, **noisy))
+    q, qd = q + 2e-6 * rng.normal(size=q.shape), qd + 2e-4 * rng.normal(size=q.shape)
+    found = sysid.regress(model, kn.Recording.of(model, time, q=q, qd=qd, tau=tau))
     rows = [(found[f"{n}.friction"], f) for n, f in zip("xyz", friction, strict=True)]
     assert all(abs(q.value / f - 1) < 0.01 for q, f in rows[:2]), rows
     rows += [(found[f"{n}.damping"], d) for n, d in zip("xyz", damping, strict=True)]
@@ -261,9 +261,9 @@ def test_slow_slides_get_a_friction_of_their_own_width(width):
 
 def test_a_robot_that_only_shows_noise_is_stationary_and_a_slow_one_is_not():
     model, rng, time = gantry(), np.random.default_rng(0), np.arange(4000) / 200
-    still = {"q": 1e-5 * rng.normal(size=(4000, 3)), "qd": 3e-3 * rng.normal(size=(4000, 3))}
+    q, qd, tau = np.array([1e-5, 3e-3, 1.0])[:, None, None] * rng.normal(size=(3, 4000, 3))
     with pytest.raises(ValueError, match=r"stationary: no joint moves faster than its noise .* m/s"):
-        sysid.regress(model, kn.Recording.of(model, time, tau=rng.normal(size=(4000, 3)), **still))
+        sysid.regress(model, kn.Recording.of(model, time, q=q, qd=qd, tau=tau))
     q, qd, qdd = fourier(model, time, 0, 0.003)  # at most some mm/s
     tau = torques(model, q, qd, qdd) + 4 * np.sign(qd) + 1e-3 * rng.normal(size=q.shape)
     found = sysid.regress(model, kn.Recording.of(model, time, q=q, qd=qd, tau=tau), terms=(), delay=0.0)
