@@ -179,10 +179,10 @@ def learn(
             if draw and limit.limited and limit.left < 2 * limit.elapsed / draw:
                 break
             tell(f"training networks on residual torques, start {draw + 1}")
-            first = np.append(_first_weights(networks, (seed, draw)), np.zeros(len(problem.columns)))
+            first = np.append(first_weights(networks, (seed, draw)), np.zeros(len(problem.columns)))
             best = _path(problem, first, np.ones(len(problem.rows)), best, limit)
         best = _path(problem, best.x, best.weight, best, limit)  # with joints weighted by what is left of them
-        x = _search(problem.problem(problem.row_weights(best.weight), best.strength), best.x, limit).x
+        x = search(problem.problem(problem.row_weights(best.weight), best.strength), best.x, limit).x
         layout = replace(found.layout, networks=problem.blueprint(jnp.asarray(x)))
         moved = replace(found, layout=layout).moved(problem.theta(x))
         shared = [q._replace(lower=np.nan, upper=np.nan) for q in moved.parameters]
@@ -206,14 +206,14 @@ def _path(problem: Residuals, x: np.ndarray, weight: np.ndarray, best: _End, lim
     for strength in STRENGTHS:
         if limit.out and np.isfinite(best.error):
             break
-        x = _search(problem.problem(counts, strength), x, limit.share(0.5)).x
+        x = search(problem.problem(counts, strength), x, limit.share(0.5)).x
         squares = np.maximum(problem.mean_squares(x, unseen), 1e-12)
         end = _End(float(np.mean(np.log(squares))), x, strength, np.clip(1 / np.sqrt(squares), *WEIGHTS))
         best = end if end.error < best.error else best
     return best
 
 
-def _search(posed: LeastSquares | Smooth, start: np.ndarray, limit: Deadline) -> Result:
+def search(posed: LeastSquares | Smooth, start: np.ndarray, limit: Deadline) -> Result:
     if isinstance(posed, LeastSquares):
         solver = LevenbergMarquardt(max_iterations=ITERATIONS, value_tolerance=ENOUGH)
     else:
@@ -221,7 +221,7 @@ def _search(posed: LeastSquares | Smooth, start: np.ndarray, limit: Deadline) ->
     return solver(posed, start, seconds=limit.seconds_left)
 
 
-def _first_weights(networks: Blueprint, seed: tuple[int, int]) -> np.ndarray:
+def first_weights(networks: Blueprint, seed: tuple[int, int]) -> np.ndarray:
     """First weights: each array spread as it was, and zeros spread too; trained networks stay as they are.
 
     Zeros may be a saddle point: the gain of a damping network is a viscous friction, which residuals do not have.

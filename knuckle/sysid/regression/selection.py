@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,8 @@ from knuckle.sysid.regression.problem import Problem, Solved, huber
 TERMS = ("pre-sliding", "load", "stribeck")
 REACHES = 1e-5 * 2.0 ** np.arange(8)  # of Dahl's model, over the travel of the joint
 SPEEDS = np.array([0.03, 0.1, 0.3])  # of Stribeck's curve, over the highest speed of the joint
-WIDTHS = 2.0 ** np.array(
-    [-4, -3, -2, -1, 1, 2, 3, 4, 5]
-)  # of the tanh, over the speed below which a joint counts as stationary
+NEAR_WIDTHS = 2.0 ** np.array([-2, -1, 1, 2])  # of the tanh, over the speed below which a joint counts as stationary
+FAR_WIDTHS = 2.0 ** np.array([-4, -3, 3, 4, 5])
 NARROWING = 2.0 ** -np.arange(1, 5)  # steps of the search between these, in powers of 2
 CLEARLY = 3.0  # standard errors by which one of many widths must be better
 FOLDS = 10
@@ -62,11 +61,11 @@ def select_terms(problem: Problem, solved: Solved, terms: Sequence[str]) -> Solv
 
 
 def select_widths(problem: Problem, solved: Solved, least: np.ndarray) -> Solved:
-    """The width of each joint's tanh with the smallest squares of held-out blocks, if they fall clearly.
+    """The width of each joint's tanh with the smallest squares of held-out blocks; none is below `least` (dof,).
 
-    The first one is the speed below which the joint counts as stationary. None is below `least` (dof,).
-
-    Noise n of a speed v hides its sign: the mean of sign(v - n) is an error function, near tanh(v / 0.8 sigma).
+    The first one is the speed below which the joint counts as stationary. Widths within a factor of four of it must be
+    better by one standard error, others by three. Noise n of a speed v hides its sign: the mean of sign(v - n) is an
+    error function, near tanh(v / 0.8 sigma).
     """
     layout = solved.layout
     floor, slow = least[list(layout.joints)], np.array([f.slow for f in layout.friction])
@@ -75,18 +74,35 @@ def select_widths(problem: Problem, solved: Solved, least: np.ndarray) -> Solved
         other = replace(layout, friction=_each(layout, width=np.maximum(width, floor)))
         return held_out_squares(problem, _same_weights(problem, other, solved), True)
 
-    first = squares(slow)
-    width, best, joints = slow, first, np.arange(len(slow))
-    for number, factors in enumerate((WIDTHS, *(2.0 ** np.array([-step, step]) for step in NARROWING))):
-        if number == 1 and not any(helps(a, b) for a, b in zip(first, best, strict=True)):
-            break  # no width is better
-        tried = factors[:, None] * width
-        scores = np.stack([squares(w) for w in tried])
-        k = np.argmin(scores.sum(axis=2), axis=0)
-        better = scores[k, joints].sum(axis=1) < best.sum(axis=1)
-        width, best = np.where(better, tried[k, joints], width), np.where(better[:, None], scores[k, joints], best)
-    width = np.where([helps(a, b, CLEARLY) for a, b in zip(first, best, strict=True)], width, slow)
+    width, best = slow, squares(slow)
+    for factors, errors in ((NEAR_WIDTHS, 1.0), (FAR_WIDTHS, CLEARLY)):
+        tried, scores = _best_width(squares, slow, best, factors)
+        if any(helps(a, b, errors) for a, b in zip(best, scores, strict=True)):
+            for step in NARROWING:
+                tried, scores = _best_width(squares, tried, scores, 2.0 ** np.array([-step, step]), tried)
+        better = np.array([helps(a, b, errors) for a, b in zip(best, scores, strict=True)])
+        width, best = np.where(better, tried, width), np.where(better[:, None], scores, best)
     return problem.solve(replace(layout, friction=_each(layout, width=np.maximum(width, floor))), solved)
+
+
+def _best_width(
+    squares: Callable[[np.ndarray], np.ndarray],
+    about: np.ndarray,
+    best: np.ndarray,
+    factors: np.ndarray,
+    width: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each joint the best width among `factors` times `about`, and its squares (joint, block).
+
+    `width`, whose squares are `best`, if none is better; if it is not given, the best of the factors in any case.
+    """
+    tried, joints = factors[:, None] * about, np.arange(len(about))
+    scores = np.stack([squares(w) for w in tried])
+    k = np.argmin(scores.sum(axis=2), axis=0)
+    if width is None:
+        return tried[k, joints], scores[k, joints]
+    better = scores[k, joints].sum(axis=1) < best.sum(axis=1)
+    return np.where(better, tried[k, joints], width), np.where(better[:, None], scores[k, joints], best)
 
 
 def _with_term(problem: Problem, solved: Solved, term: str) -> Solved:
