@@ -18,10 +18,9 @@ from knuckle.sysid.regression.problem import Problem, Solved, huber
 TERMS = ("pre-sliding", "load", "stribeck")
 REACHES = 1e-5 * 2.0 ** np.arange(8)  # of Dahl's model, over the travel of the joint
 SPEEDS = np.array([0.03, 0.1, 0.3])  # of Stribeck's curve, over the highest speed of the joint
-NEAR_WIDTHS = 2.0 ** np.array([-2, -1, 1, 2])  # of the tanh, over the speed below which a joint counts as stationary
-FAR_WIDTHS = 2.0 ** np.array([-4, -3, 3, 4, 5])
+WIDTHS = 2.0 ** np.array([-4, -3, -2, -1, 1, 2, 3, 4, 5])  # of the tanh, over the speed of a stationary joint
 NARROWING = 2.0 ** -np.arange(1, 5)  # steps of the search between these, in powers of 2
-CLEARLY = 3.0  # standard errors by which one of many widths must be better
+LEAST_GAIN = 0.03  # of the squares of held-out blocks, by another width
 FOLDS = 10
 ZERO = 1e-9
 LATEST = 0.1  # delay of efforts that is looked for [s]
@@ -63,9 +62,9 @@ def select_terms(problem: Problem, solved: Solved, terms: Sequence[str]) -> Solv
 def select_widths(problem: Problem, solved: Solved, least: np.ndarray) -> Solved:
     """The width of each joint's tanh with the smallest squares of held-out blocks; none is below `least` (dof,).
 
-    The first one is the speed below which the joint counts as stationary. Widths within a factor of four of it must be
-    better by one standard error, others by three. Noise n of a speed v hides its sign: the mean of sign(v - n) is an
-    error function, near tanh(v / 0.8 sigma).
+    The first one is the speed below which the joint counts as stationary. Another must lower the squares by 3 % and by
+    one standard error. Noise n of a speed v hides its sign: the mean of sign(v - n) is an error function, near
+    tanh(v / 0.8 sigma).
     """
     layout = solved.layout
     floor, slow = least[list(layout.joints)], np.array([f.slow for f in layout.friction])
@@ -74,14 +73,16 @@ def select_widths(problem: Problem, solved: Solved, least: np.ndarray) -> Solved
         other = replace(layout, friction=_each(layout, width=np.maximum(width, floor)))
         return held_out_squares(problem, _same_weights(problem, other, solved), True)
 
-    width, best = slow, squares(slow)
-    for factors, errors in ((NEAR_WIDTHS, 1.0), (FAR_WIDTHS, CLEARLY)):
-        tried, scores = _best_width(squares, slow, best, factors)
-        if any(helps(a, b, errors) for a, b in zip(best, scores, strict=True)):
-            for step in NARROWING:
-                tried, scores = _best_width(squares, tried, scores, 2.0 ** np.array([-step, step]), tried)
-        better = np.array([helps(a, b, errors) for a, b in zip(best, scores, strict=True)])
-        width, best = np.where(better, tried, width), np.where(better[:, None], scores, best)
+    def gains(after: np.ndarray) -> np.ndarray:
+        much = after.sum(axis=1) <= (1 - LEAST_GAIN) * first.sum(axis=1)
+        return much & np.array([helps(a, b) for a, b in zip(first, after, strict=True)])
+
+    first = squares(slow)
+    width, best = _best_width(squares, slow, first, WIDTHS)
+    if gains(best).any():
+        for step in NARROWING:
+            width, best = _best_width(squares, width, best, 2.0 ** np.array([-step, step]), width)
+    width = np.where(gains(best), width, slow)
     return problem.solve(replace(layout, friction=_each(layout, width=np.maximum(width, floor))), solved)
 
 
