@@ -30,7 +30,7 @@ from knuckle.sysid.regression.rollouts import Rollouts
 from knuckle.sysid.regression.selection import helps
 from knuckle.sysid.regression.signals import efforts, prepare
 from knuckle.sysid.selection import subset
-from knuckle.sysid.task import Task, noise_in, parts_of
+from knuckle.sysid.task import Task, parts_of
 from knuckle.taps import Blueprint
 
 Answer = TypeVar("Answer")
