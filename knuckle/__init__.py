@@ -39,7 +39,7 @@ from knuckle.taps import Augment, Blueprint, previous
 from knuckle.trajectory import VIEWS, Trajectory
 
 if TYPE_CHECKING:
-    from knuckle import control, hybrid, layers, native, neural, optim, robots, sysid, viewer
+    from knuckle import control, hybrid, layers, native, neural, optim, render, robots, sysid, viewer
     from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
     from knuckle.sysid import (
         Batch,
@@ -113,6 +113,7 @@ __all__ = [
     "previous",
     "prismatic",
     "read_recordings",
+    "render",
     "retract",
     "revolute",
     "robots",
@@ -131,7 +132,7 @@ __all__ = [
 ]
 
 
-PARTS = ("control", "hybrid", "layers", "native", "neural", "optim", "robots", "sysid", "torch", "viewer")
+PARTS = ("control", "hybrid", "layers", "native", "neural", "optim", "render", "robots", "sysid", "torch", "viewer")
 LATER = {
     "knuckle.hybrid": ("Hybrid", "HybridFileError", "load_hybrid", "save_hybrid"),
     "knuckle.sysid": (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from knuckle.model import inertia as rigid
 from knuckle.model.actuation import make_actuators
-from knuckle.model.description import NAMED_AXES, WORLD, Description, DescriptionOptions, Joint, Link
+from knuckle.model.description import NAMED_AXES, WORLD, Description, Joint, Link
 from knuckle.model.equality import make_equalities
 from knuckle.model.geometry import Geometry, Shape
 from knuckle.model.model import Frames, Inertia, Model
@@ -54,9 +54,7 @@ class Moving:
 
 
 @spelled_out(Description, without=("links",))
-def build(
-    links: Description | Sequence[Link], *, repair_inertia: bool = False, **options: Unpack[DescriptionOptions]
-) -> Model:
+def build(links: Description | Sequence[Link], *, repair_inertia: bool = False, **options: Any) -> Model:
     """A model of described links; the other arguments are the fields of `Description`.
 
     Args:

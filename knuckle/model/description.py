@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 import numpy as np
 
@@ -47,49 +47,32 @@ class Joint:
     speed: float | Vector = math.inf  # largest speed that the maker states; kept, not enforced
 
 
-class JointOptions(TypedDict, total=False):
-    """Fields of `Joint` beside its kind and axis."""
-
-    name: str
-    anchor: Vector
-    reference: float | Vector | None
-    lower: float | Vector
-    upper: float | Vector
-    stiffness: float | Vector
-    rest: float | Vector | None
-    damping: float | Vector
-    armature: float | Vector
-    friction: float | Vector
-    effort: float | Vector
-    speed: float | Vector
-
-
 @spelled_out(Joint, without=("kind",))
-def revolute(axis: Vector | str = "z", **options: Unpack[JointOptions]) -> Joint:
+def revolute(axis: Vector | str = "z", **options: Any) -> Joint:
     """A hinge; without limits it is URDF's continuous joint."""
     return Joint("revolute", axis=axis, **options)
 
 
 @spelled_out(Joint, without=("kind",))
-def prismatic(axis: Vector | str = "x", **options: Unpack[JointOptions]) -> Joint:
+def prismatic(axis: Vector | str = "x", **options: Any) -> Joint:
     """A slider along an axis."""
     return Joint("prismatic", axis=axis, **options)
 
 
 @spelled_out(Joint, without=("kind", "axis"))
-def planar(normal: Vector | str = "z", **options: Unpack[JointOptions]) -> Joint:
+def planar(normal: Vector | str = "z", **options: Any) -> Joint:
     """Two translations in the plane across `normal`, then a turn about it."""
     return Joint("planar", axis=normal, **options)
 
 
 @spelled_out(Joint, without=("kind", "axis"))
-def ball(**options: Unpack[JointOptions]) -> Joint:
+def ball(**options: Any) -> Joint:
     """Any rotation, as a quaternion wxyz."""
     return Joint("ball", **options)
 
 
 @spelled_out(Joint, without=("kind", "axis"))
-def free(**options: Unpack[JointOptions]) -> Joint:
+def free(**options: Any) -> Joint:
     """Any pose: position and quaternion wxyz."""
     return Joint("free", **options)
 
@@ -166,39 +149,20 @@ class Actuator:
     force_upper: float = math.inf
 
 
-class ActuatorOptions(TypedDict, total=False):
-    """Fields of `Actuator` beside its joint and its law."""
-
-    name: str
-    control_lower: float
-    control_upper: float
-    force_lower: float
-    force_upper: float
-
-
-class MotorOptions(ActuatorOptions, total=False):
-    gain: float
-    bias: Vector
-
-
-class ServoOptions(ActuatorOptions, total=False):
-    gear: float | Vector
-
-
 @spelled_out(Actuator)
-def motor(joint: str, gear: float | Vector = 1.0, **options: Unpack[MotorOptions]) -> Actuator:
+def motor(joint: str, gear: float | Vector = 1.0, **options: Any) -> Actuator:
     """The control is the force."""
     return Actuator(joint, gear=gear, **options)
 
 
 @spelled_out(Actuator, without=("gain", "bias"))
-def position_servo(joint: str, kp: float, kv: float = 0.0, **options: Unpack[ServoOptions]) -> Actuator:
+def position_servo(joint: str, kp: float, kv: float = 0.0, **options: Any) -> Actuator:
     """Force kp (u - length) - kv velocity."""
     return Actuator(joint, gain=kp, bias=(0.0, -kp, -kv), **options)
 
 
 @spelled_out(Actuator, without=("gain", "bias"))
-def velocity_servo(joint: str, kv: float, **options: Unpack[ServoOptions]) -> Actuator:
+def velocity_servo(joint: str, kv: float, **options: Any) -> Actuator:
     """Force kv (u - velocity)."""
     return Actuator(joint, gain=kv, bias=(0.0, 0.0, -kv), **options)
 
@@ -264,23 +228,3 @@ class Description:
     pairs: Sequence[ContactPair] = ()  # with contact settings of their own
     self_collision: bool = False  # whether links of one tree touch each other by default
     parents_collide: bool = False  # whether a link and its parent touch, where links of one tree do
-
-
-class DescriptionOptions(TypedDict, total=False):
-    """Fields of `Description` beside its links."""
-
-    name: str
-    gravity: Vector
-    world_shapes: Sequence[Shape]
-    world_frames: Sequence[Frame]
-    actuators: Sequence[Actuator]
-    equalities: Sequence[Equality]
-    excludes: Sequence[tuple[str, str]]
-    keyframes: dict[str, Vector]
-    keyframe_velocities: dict[str, Vector]
-    keyframe_controls: dict[str, Vector]
-    timestep: float | None
-    integrator: str | None
-    pairs: Sequence[ContactPair]
-    self_collision: bool
-    parents_collide: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 import equinox as eqx
 import numpy as np
@@ -169,65 +169,42 @@ _UNIT_MOMENTS = {
 }
 
 
-class ShapeOptions(TypedDict, total=False):
-    """Fields of `Shape` beside its kind and size."""
-
-    position: tuple[float, ...] | np.ndarray
-    rotation: tuple[float, ...] | np.ndarray
-    name: str
-    friction: float | tuple[float, ...]
-    contype: int
-    conaffinity: int
-    rgba: tuple[float, ...]
-    margin: float
-    priority: int
-    gap: float
-    solref: tuple[float, ...]
-    solimp: tuple[float, ...]
-    solmix: float
-    condim: int
-
-
-class ScaledOptions(ShapeOptions, total=False):
-    size: tuple[float, ...]
-
-
 _shape_options = spelled_out(Shape, without=("kind", "size", "mesh"))
 _scaled_options = spelled_out(Shape, without=("kind", "mesh"))
 
 
 @_shape_options
-def sphere(radius: float, **options: Unpack[ShapeOptions]) -> Shape:
+def sphere(radius: float, **options: Any) -> Shape:
     """A ball of a radius [m]."""
     return Shape("sphere", (radius,), **options)
 
 
 @_shape_options
-def capsule(radius: float, half_length: float, **options: Unpack[ShapeOptions]) -> Shape:
+def capsule(radius: float, half_length: float, **options: Any) -> Shape:
     """A cylinder along z with half balls at its ends; the half length is without them [m]."""
     return Shape("capsule", (radius, half_length), **options)
 
 
 @_shape_options
-def box(half_x: float, half_y: float, half_z: float, **options: Unpack[ShapeOptions]) -> Shape:
+def box(half_x: float, half_y: float, half_z: float, **options: Any) -> Shape:
     """A box by its half lengths [m]."""
     return Shape("box", (half_x, half_y, half_z), **options)
 
 
 @_shape_options
-def cylinder(radius: float, half_length: float, **options: Unpack[ShapeOptions]) -> Shape:
+def cylinder(radius: float, half_length: float, **options: Any) -> Shape:
     """A cylinder along z [m]."""
     return Shape("cylinder", (radius, half_length), **options)
 
 
 @_shape_options
-def ellipsoid(half_x: float, half_y: float, half_z: float, **options: Unpack[ShapeOptions]) -> Shape:
+def ellipsoid(half_x: float, half_y: float, half_z: float, **options: Any) -> Shape:
     """An ellipsoid by its half axes [m]."""
     return Shape("ellipsoid", (half_x, half_y, half_z), **options)
 
 
 @_shape_options
-def plane(**options: Unpack[ShapeOptions]) -> Shape:
+def plane(**options: Any) -> Shape:
     """The half space below the shape's x-y plane."""
     return Shape("plane", **options)
 
@@ -239,7 +216,7 @@ def _fixed(vertices) -> np.ndarray:
 
 
 @_scaled_options
-def polygon(vertices, **options: Unpack[ScaledOptions]) -> Shape:
+def polygon(vertices, **options: Any) -> Shape:
     """A convex polygon in the shape's x-y plane, corners counter-clockwise: the solid of a planar model."""
     name, corners = options.get("name", ""), _fixed(vertices)
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
@@ -254,7 +231,7 @@ def polygon(vertices, **options: Unpack[ScaledOptions]) -> Shape:
 
 
 @_scaled_options
-def points(positions, **options: Unpack[ScaledOptions]) -> Shape:
+def points(positions, **options: Any) -> Shape:
     """Contact points chosen in advance, in the shape's frame [m]."""
     places = _fixed(positions)
     if places.ndim != 2 or places.shape[1] != 3 or not len(places):
