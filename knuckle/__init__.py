@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from knuckle import contact, dynamics, forces, kinematics, model, spatial
+from knuckle.contact import assemble
 from knuckle.integrate import RK4, ExplicitEuler, Implicit, SemiImplicitEuler
 from knuckle.linear_map import linearize
 from knuckle.model import (
@@ -27,29 +28,45 @@ from knuckle.model import (
     shapes,
     velocity_servo,
 )
+from knuckle.model.design import link_length, set_length
+from knuckle.model.dh import DH, dh_parameters, from_dh
 from knuckle.model.export import save
 from knuckle.model.load import load
 from knuckle.prescribed import Path, PathFunction
-from knuckle.simulate import Trajectory, rollout, step, tap_values
+from knuckle.simulate import rollout, step, tap_values
 from knuckle.tap_list import list_taps
 from knuckle.taps import Augment, Blueprint, previous
+from knuckle.trajectory import VIEWS, Trajectory
 
 if TYPE_CHECKING:
-    from knuckle import hybrid, native, neural, optim, sysid
+    from knuckle import hybrid, layers, native, neural, optim, render, robots, sysid, viewer
     from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
-    from knuckle.sysid import Fit, Prior, Recording, fit, read_recordings
+    from knuckle.sysid import (
+        Batch,
+        Fit,
+        FreeParameters,
+        Prior,
+        Recording,
+        batch,
+        fit,
+        parameters,
+        read_recordings,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DH",
     "RK4",
     "Augment",
+    "Batch",
     "Blueprint",
     "Connect",
     "ContactPair",
     "ExplicitEuler",
     "Fit",
     "Frame",
+    "FreeParameters",
     "Hybrid",
     "HybridFileError",
     "Implicit",
@@ -64,17 +81,23 @@ __all__ = [
     "State",
     "Trajectory",
     "Weld",
+    "assemble",
     "ball",
+    "batch",
     "build",
     "contact",
+    "dh_parameters",
     "difference",
     "dynamics",
     "fit",
     "forces",
     "free",
+    "from_dh",
     "hybrid",
     "kinematics",
+    "layers",
     "linearize",
+    "link_length",
     "list_taps",
     "load",
     "load_hybrid",
@@ -83,28 +106,55 @@ __all__ = [
     "native",
     "neural",
     "optim",
+    "parameters",
     "planar",
     "position_servo",
     "previous",
     "prismatic",
     "read_recordings",
+    "render",
     "retract",
     "revolute",
+    "robots",
     "rollout",
     "save",
     "save_hybrid",
+    "set_length",
     "shapes",
     "spatial",
     "step",
     "sysid",
     "tap_values",
     "velocity_servo",
+    "viewer",
 ]
 
 
+PARTS = (
+    "hybrid",
+    "layers",
+    "native",
+    "neural",
+    "optim",
+    "render",
+    "robots",
+    "sysid",
+    "torch",
+    "viewer",
+)  # torch: an extra
 LATER = {
     "knuckle.hybrid": ("Hybrid", "HybridFileError", "load_hybrid", "save_hybrid"),
-    "knuckle.sysid": ("Fit", "Prior", "Recording", "fit", "read_recordings"),
+    "knuckle.sysid": (
+        "Batch",
+        "Fit",
+        "FreeParameters",
+        "Prior",
+        "Recording",
+        "batch",
+        "fit",
+        "parameters",
+        "read_recordings",
+    ),
 }
 
 
@@ -112,9 +162,27 @@ def __getattr__(name: str):
     """These parts are imported when they are first used: they load LLVM, SciPy and more."""
     import importlib
 
-    if name in ("hybrid", "native", "neural", "optim", "sysid"):
+    if name in PARTS:
         return importlib.import_module(f"knuckle.{name}")
     for module, names in LATER.items():
         if name in names:
             return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'knuckle' has no attribute {name!r}")
+
+
+def _view(name: str):
+    """A picture of the viewer, which is imported when it is first asked for: it loads Matplotlib."""
+
+    def view(*args, **options):
+        from knuckle import viewer
+
+        return getattr(viewer, name)(*args, **options)
+
+    return view
+
+
+VIEWS.update(plot=_view("plot"), animate=_view("animate"))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *PARTS})

@@ -19,20 +19,12 @@ if TYPE_CHECKING:
 FILES = ("trajectory.npz", "trajectory.csv", "motion.png")
 
 
-def _energies(model: kn.Model, motion: kn.Trajectory) -> dict[str, np.ndarray]:
-    def both(state):
-        return kn.dynamics.kinetic_energy(model, *state), kn.dynamics.potential_energy(model, state[0])
-
-    states = (jnp.asarray(motion.q), jnp.asarray(motion.qd))
-    kinetic, potential = map(np.asarray, jax.jit(lambda s: jax.lax.map(both, s, batch_size=1000))(states))
-    return {"kinetic": kinetic, "potential": potential, "total": kinetic + potential}
-
-
 def write(model: kn.Model, motion: kn.Trajectory, folder: Path, title: str) -> None:
     """trajectory.npz, trajectory.csv and motion.png."""
+    from knuckle.viewer import energies as energies_of
     from knuckle.viewer import motion_figure
 
-    energies = _energies(model, motion)
+    energies = energies_of(model, motion)
     arrays = {"time": motion.time, "q": motion.q, "qd": motion.qd, "control": motion.control}
     arrays = {name: np.asarray(values) for name, values in arrays.items()} | energies
     columns = ["time", *column_names(model), *energies]

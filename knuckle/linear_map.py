@@ -6,24 +6,43 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from knuckle.contact.default import Contact
+from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.joints import difference, retract
 from knuckle.model.model import Model, State
+from knuckle.prescribed import Prescribed
 from knuckle.simulate import as_arrays, control_row, step
+from knuckle.taps import Blueprint
 
 
 def linearize(
-    model: Model, state: State, control: Float[Array, " nu"] | None = None, *, dt: float, **options
+    model: Model,
+    state: State,
+    control: Float[Array, " nu"] | None = None,
+    *,
+    dt: float | Float[Array, ""],
+    integrator: Integrator = SemiImplicitEuler(),
+    contact: Contact = "default",
+    wrench: Float[Array, "link 6"] | None = None,
+    force: Float[Array, " nv"] | None = None,
+    blueprint: Blueprint | None = None,
+    prescribed: Prescribed | None = None,
+    time: float | Float[Array, ""] = 0.0,
 ) -> tuple[Float[Array, "2nv 2nv"], Float[Array, "2nv nu"]]:
-    """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries."""
+    """A and B of a step in the tangent space: d(after) = A d(before) + B d(control), d = (dq, dqd) of 2 nv entries.
+
+    The arguments are those of `step`.
+    """
     from knuckle.native import lanes  # loads LLVM
 
+    options = {"integrator": integrator, "contact": contact, "wrench": wrench, "force": force, "blueprint": blueprint}
     state = as_arrays(state)
     control = control_row(model, control, state)
 
     def after(dq, dqd, control):
         """As a change from the state that is reached where the derivative is taken."""
         moved = State(retract(model, state.q, dq), state.qd + dqd, state.impulse, state.memory)
-        reached = step(model, moved, control, dt=dt, **options)
+        reached = step(model, moved, control, dt=dt, prescribed=prescribed, time=time, **options)
         return jnp.concatenate([difference(model, jax.lax.stop_gradient(reached.q), reached.q), reached.qd])
 
     rest = jnp.zeros_like(state.qd)

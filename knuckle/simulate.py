@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,9 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.core import trace_state_clean  # whether a transformation is under way
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from knuckle.contact.closed_loops import describe_faults
 from knuckle.contact.constraints import joint_rows
 from knuckle.contact.default import Contact, chosen_contact
 from knuckle.contact.outcome import Outcome
@@ -22,29 +25,14 @@ from knuckle.contact.resolve import KEPT, ContactModel
 from knuckle.forces import Loads
 from knuckle.integrate import Integrator, SemiImplicitEuler
 from knuckle.model.model import Leaf, Model, State
+from knuckle.model.printed import check_single
 from knuckle.prescribed import Motion, Prescribed, as_paths, check_span, locked, motion_over, placed
 from knuckle.quantities import parameters_as_used, state_after, state_as_used, wrench_as_used
 from knuckle.taps import PLAIN, Blueprint, OpenTaps, Taps
+from knuckle.trajectory import Trajectory, with_model
 
 Policy = Callable[[Float[Array, ""], State], Float[Array, " nu"]]
 Checkpoint = Literal["none", "step", "sqrt"]
-
-
-class Trajectory(eqx.Module):
-    """States after each step of a roll-out, with the time [s] of each and the control that led there."""
-
-    time: Float[Leaf, " step"]
-    q: Float[Leaf, "step nq"]
-    qd: Float[Leaf, "step nv"]
-    control: Float[Leaf, "step nu"]
-    contact: Outcome | None = None  # what the contacts of each step did
-    memory: dict[str, Any] | None = None  # what networks kept after each step
-    held: Float[Leaf, " nu"] | None = None  # the control of the initial state, where that one acted
-
-    @property
-    def last(self) -> State:
-        memory = jax.tree.map(lambda kept: kept[-1], self.memory)
-        return State(self.q[-1], self.qd[-1], memory=memory, control=self.held)
 
 
 def step(
@@ -55,13 +43,17 @@ def step(
     dt: float | Float[Array, ""],
     integrator: Integrator = SemiImplicitEuler(),
     contact: Contact = "default",
-    wrench: Float[Array, "link 6"] | None = None,
+    wrench: Float[Leaf, "link 6"] | None = None,
+    force: Float[Leaf, " nv"] | None = None,
     blueprint: Blueprint | None = None,
     prescribed: Prescribed | None = None,
     time: float | Float[Array, ""] = 0.0,
+    native: bool = False,
     check: bool = False,
 ) -> State:
     """The state dt later. `wrench`: [torque; force] on each link from outside, world axes, about its origin.
+
+    `force`: on the joints from outside, beside that of actuators [N m or N].
 
     `prescribed`: paths by the name of a joint or of a mocap body (`Path`, `PathFunction`, a function of time, or
     constant coordinates), which move as given from `time` to `time + dt`, push, and are not pushed.
@@ -69,27 +61,84 @@ def step(
     Without `control` that of the state acts (a keyframe's, see `Model.state`), or zero. `contact` is by default
     `Impulse()` if the model was described with anything that contact holds (`kn.contact.default_contact`). With None
     bodies pass through each other, joints pass their limits and equalities do not hold. `blueprint` says which
-    networks act inside the step. `check` raises ArithmeticError if the state is not finite or contact was not solved,
-    and warns if a constraint is still violated or a gradient is one-sided.
+    networks act inside the step. `native` runs native code, compiled once for all models of one topology, as in
+    `rollout`; one `rollout` of many steps costs less than as many calls. `check` raises ArithmeticError if the state is
+    not finite or contact was not solved, and warns if a constraint is still violated or a gradient is one-sided.
     """
+    check_single(model)
     contact = chosen_contact(model, contact)
-    options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
-    given = as_arrays(state)
     _check_dt(dt, contact)
     paths = as_paths(model, prescribed)
     check_span(paths, time, time + dt)
     model = locked(model, paths)
-    options["motion"] = motion_over(model, paths, time, dt, given.q.dtype, smooth=integrator.has_stages)
     if check:
-        check_given(model, given)
-    state = begin(model, given, blueprint, **options)
-    control = control_row(model, control, given)
-    after, outcome = advance(model, state, control, taps=opened(blueprint, state, time), **options)
+        check_given(model, state)
+    inputs = (model, state, control, dt, integrator, contact, wrench, force, blueprint, time, paths)
+    run = _native_step() if native else _step_for(contact, reusable=not (blueprint or paths))
+    after, outcome = run(*inputs, present=None if contact is None else joint_rows(model))
     if check:
         check_finite(model, after.q[None], after.qd[None])
         if outcome is not None:
-            outcome.check()
-    return State(after.q, after.qd, after.impulse, after.memory, given.control)
+            _check_outcome(model, outcome, state.q[None])
+    return after
+
+
+def _one_step(model, state, control, dt, integrator, contact, wrench, force, blueprint, time, paths, *, present):
+    """`step` with names made into paths: the state dt later, and what the contacts did."""
+    given = as_arrays(state)
+    options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench, "force": force}
+    options["motion"] = motion_over(model, paths, time, dt, given.q.dtype, smooth=integrator.has_stages)
+    state = begin(model, given, blueprint, **options)
+    control = control_row(model, control, given)
+    taps = opened(blueprint, state, time)
+    after, outcome = advance(model, state, control, taps=taps, present=present, **options)
+    return State(after.q, after.qd, after.impulse, after.memory, given.control), outcome
+
+
+_warned_of_eager_contact = False
+
+
+def _step_for(contact: ContactModel | None, reusable: bool) -> Callable:
+    """Outside of transformations a step with contact is compiled once and used again: eagerly it takes seconds."""
+    if contact is None or not trace_state_clean():
+        return _one_step
+    _warn_of_eager_contact("step")
+    return _jitted(_one_step) if reusable else _one_step
+
+
+def _run_for(contact: ContactModel | None, reusable: bool) -> Callable:
+    """As `_step_for`; but policies, paths and networks may read what changes, so with them nothing is kept."""
+    if contact is None or not trace_state_clean():
+        return _run
+    if not reusable:
+        _warn_of_eager_contact("rollout")
+        return _run
+    return _jitted(_run)
+
+
+def _warn_of_eager_contact(what: str) -> None:
+    """Once per process."""
+    global _warned_of_eager_contact
+    if not _warned_of_eager_contact:
+        _warned_of_eager_contact = True
+        warnings.warn(
+            f"kn.{what} with contact, outside of jax.jit and kn.native.jit, is compiled by XLA: seconds for each new "
+            "kind of model. native=True compiles faster and runs faster; kn.rollout does many steps in one call; "
+            "contact=None leaves contact out",
+            stacklevel=4,
+        )
+
+
+@functools.cache
+def _jitted(function: Callable) -> Callable:
+    return eqx.filter_jit(function)
+
+
+@functools.cache
+def _native_step() -> Callable[..., tuple[State, Outcome | None]]:
+    from knuckle.native import jit
+
+    return jit(_one_step, static_argnames=("present",), sparse=kinematic_zeros)
 
 
 def advance(
@@ -101,6 +150,7 @@ def advance(
     integrator,
     contact,
     wrench,
+    force=None,
     taps: Taps = PLAIN,
     present=None,
     motion: Motion | None = None,
@@ -108,15 +158,20 @@ def advance(
     """`step`, and what the contacts did. `present`: see `ContactModel.resolve`; `motion`: of what follows paths."""
     state = as_arrays(state)
     _check_state(model, state)
+    _check_wrench(model, wrench)
+    _check_force(model, force)
+    force = None if force is None else jnp.asarray(force)
     bodies, joints = (None, None) if motion is None else (motion.bodies, motion.joints)
     state = state if joints is None else joints.start(state)
     model = placed(model, bodies)
     state = state_as_used(model, state, taps)
     control = taps("control", control_row(model, control, state))
     model = parameters_as_used(model, taps)
-    loads = Loads(control, wrench_as_used(model, state, _wrench(model, wrench), taps), taps=taps)
+    loads = Loads(control, wrench_as_used(model, state, wrench, taps), force, taps=taps)
     if joints is not None:
-        loads = Loads(control, loads.wrench, taps=taps, joints=joints, prescribed=joints.acceleration(model.nv, dt))
+        loads = Loads(
+            control, loads.wrench, force, taps=taps, joints=joints, prescribed=joints.acceleration(model.nv, dt)
+        )
     if contact is None:
         after, outcome = integrator.advance(model, loads, state, dt), None
     else:
@@ -153,7 +208,7 @@ def tap_values(
     dt: float | Float[Array, ""],
     integrator: Integrator = SemiImplicitEuler(),
     contact: Contact = "default",
-    wrench: Float[Array, "link 6"] | None = None,
+    wrench: Float[Leaf, "link 6"] | None = None,
     prescribed: Prescribed | None = None,
     time: float | Float[Array, ""] = 0.0,
 ) -> dict[str, Array]:
@@ -185,7 +240,8 @@ def rollout(
     steps: int | None = None,
     integrator: Integrator = SemiImplicitEuler(),
     contact: Contact = "default",
-    wrench: Float[Array, "link 6"] | None = None,
+    wrench: Float[Leaf, "link 6"] | Float[Leaf, "step link 6"] | None = None,
+    force: Float[Leaf, " nv"] | Float[Leaf, "step nv"] | None = None,
     blueprint: Blueprint | None = None,
     prescribed: Prescribed | None = None,
     time: float | Float[Array, ""] = 0.0,
@@ -199,6 +255,8 @@ def rollout(
 
     Args:
         contact: a contact model, None for no contact, or by default that of the model; see `step`.
+        wrench: on each link from outside, as in `step`: constant, or one row of links per step.
+        force: on the joints from outside, as in `step`: constant, or one row per step.
         prescribed: paths of joints and of mocap bodies, by name; see `step`.
         time: at the start [s]; matters to paths, to policies and to networks that see the time.
         checkpoint: what reverse mode keeps: "none" everything, "step" the states (the rest is computed again), "sqrt"
@@ -208,13 +266,16 @@ def rollout(
             `native.jit` of a function that closes over it is faster still. Works under jit, grad and vmap too.
         check: as in `step`, over all steps; the error says at which step and joint a state became not finite.
     """
+    check_single(model)
     policy, table, steps = _policy(model, controls, steps)
     contact = chosen_contact(model, contact)
-    run = _native_run() if native else _run
+    _check_wrench(model, wrench, steps)
+    _check_force(model, force, steps)
     paths = as_paths(model, prescribed)
+    run = _native_run() if native else _run_for(contact, reusable=policy is None and not (blueprint or paths))
     check_span(paths, time, time + steps * dt)
     model = locked(model, paths)
-    inputs = (model, state, table, dt, integrator, contact, wrench, blueprint, time, paths)
+    inputs = (model, state, table, dt, integrator, contact, wrench, force, blueprint, time, paths)
     present = None if contact is None else joint_rows(model)
     _check_dt(dt, contact)
     if check:
@@ -223,8 +284,13 @@ def rollout(
     if check:
         check_finite(model, trajectory.q, trajectory.qd)
         if trajectory.contact is not None:
-            trajectory.contact.check()
-    return trajectory
+            _check_outcome(model, trajectory.contact, np.concatenate([np.asarray(state.q)[None], trajectory.q[:-1]]))
+    return with_model(trajectory, model) if trace_state_clean() else trajectory
+
+
+def _check_outcome(model: Model, outcome: Outcome, q_before: Float[Leaf, "step nq"]) -> None:
+    """Raise or warn as `Outcome.check` does, with the names of the constraints."""
+    outcome.check(lambda step: describe_faults(model, q_before[step], outcome, step))
 
 
 def check_given(model: Model, state: State) -> None:
@@ -274,10 +340,28 @@ def kinematic_zeros(model: Model, *others) -> tuple:
 
 
 def _run(
-    model, state, table, dt, integrator, contact, wrench, blueprint, start, paths, *, policy, steps, checkpoint, present
+    model,
+    state,
+    table,
+    dt,
+    integrator,
+    contact,
+    wrench,
+    force,
+    blueprint,
+    start,
+    paths,
+    *,
+    policy,
+    steps,
+    checkpoint,
+    present,
 ) -> Trajectory:
     """`rollout` with controls sorted into a table and a policy."""
-    options = {"dt": dt, "integrator": integrator, "contact": contact, "wrench": wrench}
+    loads = {"wrench": (wrench, 2), "force": (force, 1)}  # each with the number of axes of one step
+    over_time = {k: jnp.asarray(x) for k, (x, axes) in loads.items() if x is not None and np.ndim(x) > axes}
+    first = {k: x if k not in over_time else x[0] if steps else None for k, (x, _) in loads.items()}
+    options = {"dt": dt, "integrator": integrator, "contact": contact, **first}
     given = as_arrays(state)
 
     def motion_from(time):
@@ -288,16 +372,18 @@ def _run(
     held = given.control if policy is None and table is None else None
 
     def following(state, x):
-        number, row, motion = x
+        number, row, motion, acting = x
         time = start + number * dt
         control = control_row(model, policy(time, state), state) if policy else still if row is None else row
         taps = opened(blueprint, state, time)
-        after, outcome = advance(model, state, control, taps=taps, present=present, motion=motion, **options)
+        after, outcome = advance(
+            model, state, control, taps=taps, present=present, motion=motion, **{**options, **acting}
+        )
         return after, Trajectory(time + dt, after.q, after.qd, control, outcome, after.memory)
 
     numbers = jnp.arange(steps).astype(state.q.dtype)
     motions = jax.lax.map(lambda number: motion_from(start + number * dt), numbers) if paths else None
-    trajectory = _scan(following, state, (numbers, table, motions), steps, checkpoint)[1]
+    trajectory = _scan(following, state, (numbers, table, motions, over_time), steps, checkpoint)[1]
     return eqx.tree_at(lambda t: t.held, trajectory, held, is_leaf=lambda x: x is None)
 
 
@@ -327,10 +413,19 @@ def control_row(model: Model, control, state: State) -> Float[Array, " nu"]:
     return control
 
 
-def _wrench(model: Model, wrench):
-    if wrench is not None and jnp.shape(wrench) != (len(model.link_names), 6):
-        raise ValueError(f"wrench must have shape ({len(model.link_names)}, 6), got {jnp.shape(wrench)}")
-    return wrench
+def _check_wrench(model: Model, wrench, steps: int | None = None) -> None:
+    one = (len(model.link_names), 6)
+    shapes = (one,) if steps is None else (one, (steps, *one))
+    if wrench is not None and jnp.shape(wrench) not in shapes:
+        wanted = str(one) if jnp.ndim(wrench) == 2 else " or ".join(map(str, shapes))
+        raise ValueError(f"wrench must have shape {wanted}, got {jnp.shape(wrench)}")
+
+
+def _check_force(model: Model, force, steps: int | None = None) -> None:
+    shapes = ((model.nv,),) if steps is None else ((model.nv,), (steps, model.nv))
+    if force is not None and jnp.shape(force) not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"force must have shape {wanted}, one entry per degree of freedom, got {jnp.shape(force)}")
 
 
 def _policy(model: Model, controls, steps: int | None) -> tuple[Policy | None, Leaf | None, int]:

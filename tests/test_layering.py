@@ -30,7 +30,7 @@ PHYSICS = (
     "constraints",
     "forces",
 )
-STEPPING = ("quantities", "integrate", "simulate", "tap_list", "linear_map")
+STEPPING = ("quantities", "integrate", "trajectory", "simulate", "tap_list", "linear_map")
 COMMANDS = (
     "cli_common",
     "cli_folder",
@@ -53,7 +53,7 @@ COMMANDS = (
     "cli",
     "__main__",
 )
-ABOVE = ("neural", "hybrid", "sysid", "control", "envs", "layers", "viewer", *COMMANDS)
+ABOVE = ("neural", "hybrid", "sysid", "control", "layers", "torch", "render", "viewer", "envs", *COMMANDS)
 ORDER = ("native", "optim", "interrupt", "deadline", *PHYSICS, *STEPPING, *ABOVE)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {"native": (), "optim": (), "neural": ("taps",)}
 WHOLE = "knuckle"

@@ -346,6 +346,7 @@ def test_the_named_state_of_the_quadruped_holds_its_pose_as_the_command_line_doe
     pose = model.keyframes["standing"][7:]
     held = kn.rollout(model, standing, dt=0.002, steps=2, native=True)
     np.testing.assert_allclose(held.control, np.tile(pose, (2, 1)), atol=1e-15)
+    assert standing.control is not None
     np.testing.assert_allclose(standing.control, pose, atol=1e-15)
     np.testing.assert_array_equal(controls(model, standing, None), standing.control)
     np.testing.assert_array_equal(controls(model, standing, "hold"), standing.control)

@@ -1,5 +1,7 @@
 """Contact: which shapes may touch, where they do, and the forces that keep them apart."""
 
+from knuckle.contact.annealing import anneal
+from knuckle.contact.closed_loops import assemble, equality_errors, equality_rows
 from knuckle.contact.collide import Contacts, collide
 from knuckle.contact.compliant import Compliant
 from knuckle.contact.default import default_contact
@@ -23,8 +25,12 @@ __all__ = [
     "Pair",
     "PerPair",
     "Rule",
+    "anneal",
+    "assemble",
     "collide",
     "contact_pairs",
     "default_contact",
+    "equality_errors",
+    "equality_rows",
     "randomized_gradient",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 
 import equinox as eqx
 import numpy as np
@@ -52,14 +53,16 @@ class Outcome(eqx.Module):
         """Overlap [m]; zero where shapes are apart."""
         return (-self.contacts.gap).clip(0)
 
-    def check(self) -> None:
+    def check(self, describe: Callable[[int], str] | None = None) -> None:
         """Raise if a step is unsolved or a constraint gave way; warn of violations and one-sided gradients.
 
         Steps of a batch are counted through, one roll-out after the other.
 
         A limit or equality that is violated is corrected over several steps (`correction`, `correction_speed` of the
-        contact model). So a step can be converged and still leave a violation.
+        contact model). So a step can be converged and still leave a violation. `describe` says by name what is wrong
+        in a step, as `step` and `rollout` do with check=True.
         """
+        described = (lambda step: "") if describe is None else lambda step: f" ({describe(step)})"
         if isinstance(self.residual, Tracer):
             raise ValueError("check=True needs numbers: under jit, grad or vmap, call .contact.check() on the result")
         residual, slack, margin = (np.asarray(x).reshape(-1) for x in (self.residual, self.slack, self.margin))
@@ -71,6 +74,7 @@ class Outcome(eqx.Module):
             at = int(np.argmax(slack > GIVES_WAY))
             raise ArithmeticError(
                 f"a constraint gave way by {slack[at]:.1e} m/s in step {at}: constraints contradict each other"
+                + described(at)
             )
         unsolved = np.flatnonzero(~np.asarray(self.converged).reshape(-1))
         if len(unsolved):
@@ -86,7 +90,8 @@ class Outcome(eqx.Module):
             at = violated[0]
             warnings.warn(
                 f"a joint limit or an equality is violated in {len(violated)} of {len(violation)} steps, by up to "
-                f"{violation.max():.2g} m or rad and by {violation[-1]:.2g} after the last; the first is step {at}",
+                f"{violation.max():.2g} m or rad and by {violation[-1]:.2g} after the last; the first is step {at}"
+                + described(at),
                 stacklevel=3,
             )
         kinks = np.flatnonzero(margin < KINK)

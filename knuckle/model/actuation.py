@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +20,20 @@ def make_actuators(actuators: Sequence[Actuator], topology: Topology) -> Actuato
     if len(set(names)) != len(names):
         raise ValueError(f"actuator names must differ, got {', '.join(names)}")
     return Actuators(
-        gear=np.array([gear for _, _, gear in entries], float),
-        gain=np.array([a.gain for a in actuators], float),
-        bias=np.array([a.bias for a in actuators], float).reshape(-1, 3),
-        control_lower=np.array([a.control_lower for a in actuators], float),
-        control_upper=np.array([a.control_upper for a in actuators], float),
-        force_lower=np.array([a.force_lower for a in actuators], float),
-        force_upper=np.array([a.force_upper for a in actuators], float),
+        gear=rigid.table([gear for _, _, gear in entries], -1),
+        gain=rigid.table([a.gain for a in actuators], -1),
+        bias=rigid.table([a.bias for a in actuators], -1, 3),
+        control_lower=rigid.table([a.control_lower for a in actuators], -1),
+        control_upper=rigid.table([a.control_upper for a in actuators], -1),
+        force_lower=rigid.table([a.force_lower for a in actuators], -1),
+        force_upper=rigid.table([a.force_upper for a in actuators], -1),
         entry_actuator=tuple(number for number, _, _ in entries),
         entry_dof=tuple(dof for _, dof, _ in entries),
         names=names,
     )
 
 
-def _gear(number: int, actuator: Actuator, topology: Topology) -> list[tuple[int, int, float]]:
+def _gear(number: int, actuator: Actuator, topology: Topology) -> list[tuple[int, int, Any]]:
     where = f"actuator {actuator.name or number!r}"
     if actuator.joint not in topology.joint_names:
         raise ValueError(f"{where}: no joint {actuator.joint!r}; there are {', '.join(topology.joint_names)}")
@@ -40,15 +41,15 @@ def _gear(number: int, actuator: Actuator, topology: Topology) -> list[tuple[int
         (actuator.control_lower, actuator.control_upper, "control"),
         (actuator.force_lower, actuator.force_upper, "force"),
     ):
-        if not low <= high:
+        if not rigid.is_traced(low, high) and not low <= high:
             raise ValueError(f"{where}: {what} limits must be (lower, upper), got ({low:g}, {high:g})")
     rigid.finite_vector([actuator.gain], 1, f"{where}: gain")
     rigid.finite_vector(actuator.bias, 3, f"{where}: bias")
     link = topology.joint(actuator.joint)
     size = FREEDOMS[topology.kind[link]]
-    gear = np.asarray(actuator.gear, float)
-    gear = np.array([float(gear)] + [0.0] * (size - 1)) if gear.ndim == 0 else gear
-    if gear.shape != (size,) or not np.all(np.isfinite(gear)):
+    gear = rigid.numbers(actuator.gear)
+    gear = rigid.numbers([gear, *[0.0] * (size - 1)]) if gear.ndim == 0 else gear
+    if gear.shape != (size,) or not (rigid.is_traced(gear) or np.all(np.isfinite(gear))):
         raise ValueError(f"{where}: gear must be one number or {size}, got {actuator.gear!r}")
     start = int(topology.v_start[link])
-    return [(number, start + k, float(g)) for k, g in enumerate(gear) if g != 0 or size == 1]
+    return [(number, start + k, g) for k, g in enumerate(gear) if rigid.is_traced(g) or g != 0 or size == 1]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from knuckle.model import inertia as rigid
@@ -14,6 +15,7 @@ from knuckle.model.description import NAMED_AXES, WORLD, Description, Joint, Lin
 from knuckle.model.equality import make_equalities
 from knuckle.model.geometry import Geometry, Shape
 from knuckle.model.model import Frames, Inertia, Model
+from knuckle.model.options import spelled_out
 from knuckle.model.report import Omission, warn_of
 from knuckle.model.topology import COORDINATES, FREEDOMS, Ground, Topology
 
@@ -51,8 +53,9 @@ class Moving:
     body: tuple[float, np.ndarray, np.ndarray] = field(default_factory=lambda: (0.0, np.zeros(3), np.zeros(6)))
 
 
-def build(links: Description | Sequence[Link], *, repair_inertia: bool = False, **options) -> Model:
-    """A model of described links; `options` are the other fields of `Description`.
+@spelled_out(Description, without=("links",))
+def build(links: Description | Sequence[Link], *, repair_inertia: bool = False, **options: Any) -> Model:
+    """A model of described links; the other arguments are the fields of `Description`.
 
     Args:
         repair_inertia: repair inertia that no real body can have instead of refusing it, and warn.
@@ -70,6 +73,9 @@ def build(links: Description | Sequence[Link], *, repair_inertia: bool = False, 
 
 
 def _named_rows(named: Mapping[str, Any]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    for name, values in named.items():
+        if rigid.is_traced(values):
+            raise ValueError(f"keyframe {name!r} is part of the topology, so it cannot be traced: use kn.State instead")
     return tuple((name, tuple(float(x) for x in values)) for name, values in named.items())
 
 
@@ -96,17 +102,17 @@ class _Builder:
         friction = _per_dof(joints, "friction", 0.0, finite=True)
         topology = replace(
             self._topology(),
-            limited=_numbers_of(np.isfinite(lower) | np.isfinite(upper)),
-            rubbing=_numbers_of(friction > 0),
+            limited=_dofs_with(joints, ("lower", "upper"), np.isfinite),
+            rubbing=_dofs_with(joints, ("friction",), lambda friction: friction > 0),
         )
         return Model(
             inertia=self._inertia(),
-            position=np.array([m.placement.position for m in self.moving]),
-            rotation=np.array([m.placement.quaternion for m in self.moving]),
-            axis=np.array([_axis(j) for j in joints]),
-            anchor=np.array([rigid.finite_vector(j.anchor, 3, f"joint {j.name!r}: anchor") for j in joints]),
-            reference=np.concatenate([_coordinates(j, j.reference, "reference") for j in joints]),
-            rest=np.concatenate([_coordinates(j, j.reference if j.rest is None else j.rest, "rest") for j in joints]),
+            position=rigid.table([m.placement.position for m in self.moving], -1, 3),
+            rotation=rigid.table([m.placement.quaternion for m in self.moving], -1, 4),
+            axis=rigid.table([_axis(j) for j in joints], -1, 3),
+            anchor=rigid.table([rigid.finite_vector(j.anchor, 3, f"joint {j.name!r}: anchor") for j in joints], -1, 3),
+            reference=_joined([_coordinates(j, j.reference, "reference") for j in joints]),
+            rest=_joined([_coordinates(j, j.reference if j.rest is None else j.rest, "rest") for j in joints]),
             stiffness=_per_dof(joints, "stiffness", 0.0, finite=True),
             damping=_per_dof(joints, "damping", None, finite=True),
             armature=_per_dof(joints, "armature", 0.0, finite=True),
@@ -167,16 +173,19 @@ class _Builder:
     def _add_contents(self, link: Link, here: Placed) -> None:
         where = f"link {link.name!r}"
         com, moment = link.central_inertia()
-        faults = rigid.faults(float(link.mass), moment)
+        faults = rigid.faults(link.mass if rigid.is_traced(link.mass) else float(link.mass), moment)
         if faults and self.repair_inertia and 0 <= link.mass < np.inf:
             self.repaired.append(Omission(where, rigid.describe_repair(float(link.mass), moment)))
             moment = rigid.repaired(float(link.mass), moment)
         elif faults:
             raise ValueError(f"{where}: {faults[0]}")
-        central = (float(link.mass), rigid.finite_vector(com, 3, f"{where}: com"), moment)
+        mass = link.mass if rigid.is_traced(link.mass) else float(link.mass)
+        central = (mass, rigid.finite_vector(com, 3, f"{where}: com"), moment)
         if here.link >= 0:
             body = rigid.moved(central, here.pose.position, here.pose.quaternion)
             self.moving[here.link].body = rigid.merge(self.moving[here.link].body, body)
+        elif rigid.is_traced(link.mass):
+            raise ValueError(f"{where}: its mass is traced, but it stands on the world, where mass moves nothing")
         else:
             self.ground_mass += float(link.mass)
         for shape in link.all_shapes():
@@ -230,7 +239,7 @@ class _Builder:
         return topology
 
     def _has_weightless_tips(self) -> bool:
-        carries = [m.body[0] > 0 or bool(np.any(m.body[2])) for m in self.moving]
+        carries = [rigid.is_traced(m.body) or m.body[0] > 0 or bool(np.any(m.body[2])) for m in self.moving]
         for link in reversed(range(len(self.moving))):
             if carries[link] and self.moving[link].parent >= 0:
                 carries[self.moving[link].parent] = True
@@ -238,15 +247,15 @@ class _Builder:
 
     def _inertia(self) -> Inertia:
         return Inertia(
-            mass=np.array([m.body[0] for m in self.moving]),
-            com=np.array([m.body[1] for m in self.moving]),
-            moment=np.array([m.body[2] for m in self.moving]),
+            mass=rigid.table([m.body[0] for m in self.moving], -1),
+            com=rigid.table([m.body[1] for m in self.moving], -1, 3),
+            moment=rigid.table([m.body[2] for m in self.moving], -1, 6),
         )
 
     def _frames(self) -> Frames:
         return Frames(
-            position=np.array([pose.position for _, _, pose in self.frames]).reshape(-1, 3),
-            rotation=np.array([pose.quaternion for _, _, pose in self.frames]).reshape(-1, 4),
+            position=rigid.table([pose.position for _, _, pose in self.frames], -1, 3),
+            rotation=rigid.table([pose.quaternion for _, _, pose in self.frames], -1, 4),
             link=tuple(link for _, link, _ in self.frames),
             names=tuple(name for name, _, _ in self.frames),
         )
@@ -254,6 +263,8 @@ class _Builder:
 
 def _checked_timestep(description: Description) -> float | None:
     timestep = description.timestep
+    if rigid.is_traced(timestep):
+        raise ValueError(f"model {description.name!r}: timestep is part of the topology: it cannot be traced")
     if timestep is not None and not 0 < timestep < np.inf:
         raise ValueError(f"model {description.name!r}: timestep must be a positive number of seconds, got {timestep!r}")
     return None if timestep is None else float(timestep)
@@ -290,7 +301,7 @@ def _check_names(names: Sequence[str], what: str) -> None:
 
 def _pose(position, rotation, where: str) -> Pose:
     quaternion = rigid.finite_vector(rotation, 4, f"{where}: rotation (quaternion wxyz)")
-    if not np.any(quaternion):
+    if not rigid.is_traced(quaternion) and not np.any(quaternion):
         raise ValueError(f"{where}: rotation (quaternion wxyz) must not be zero")
     return Pose(rigid.finite_vector(position, 3, f"{where}: position"), _unit(quaternion))
 
@@ -300,8 +311,10 @@ def _checked_shape(shape: Shape, where: str) -> Shape:
     return Shape(**{**shape.__dict__, "position": pose.position, "rotation": pose.quaternion})
 
 
-def _unit(vector: np.ndarray) -> np.ndarray:
+def _unit(vector):
     """Of length 1, however small or large: squares of 1e-200 are zero and those of 1e200 infinite."""
+    if rigid.is_traced(vector):
+        return vector / jnp.linalg.norm(vector)
     if not 1e-100 < np.max(np.abs(vector)) < 1e100:
         vector = vector / np.max(np.abs(vector))
     return vector / np.linalg.norm(vector)
@@ -313,7 +326,7 @@ def _axis(joint: Joint) -> np.ndarray:
             raise ValueError(f"joint {joint.name!r}: axis must be x, y, z or three numbers, got {joint.axis!r}")
         return np.array(NAMED_AXES[joint.axis])
     axis = rigid.finite_vector(joint.axis, 3, f"joint {joint.name!r}: axis")
-    if not np.any(axis):
+    if not rigid.is_traced(axis) and not np.any(axis):
         raise ValueError(f"joint {joint.name!r}: axis must not be zero")
     return _unit(axis)
 
@@ -326,35 +339,50 @@ def _coordinates(joint: Joint, value, what: str) -> np.ndarray:
         if joint.kind in ("ball", "free"):
             start[-4] = 1.0
         return start
-    if np.ndim(value) == 0 and joint.kind not in ("ball", "free"):
-        value = np.full(size, float(value))
+    value = rigid.numbers(value)
+    if value.ndim == 0 and joint.kind not in ("ball", "free"):
+        value = rigid.arrays_for(value).broadcast_to(value, (size,))
     coordinates = rigid.finite_vector(value, size, where)
-    if joint.kind in ("ball", "free") and not np.any(coordinates[-4:]):
+    if joint.kind in ("ball", "free") and not rigid.is_traced(coordinates) and not np.any(coordinates[-4:]):
         raise ValueError(f"{where}: the quaternion must not be zero")
     return coordinates
 
 
-def _per_dof(joints: list[Joint], name: str, least: float | None, finite: bool = False) -> np.ndarray:
+def _per_dof(joints: list[Joint], name: str, least: float | None, finite: bool = False) -> Any:
     """One number per degree of freedom, not below `least`."""
     parts = []
     for joint in joints:
-        value, size = np.asarray(getattr(joint, name), float), FREEDOMS[joint.kind]
-        if value.shape not in ((), (size,)) or np.any(np.isnan(value)):
-            raise ValueError(f"joint {joint.name!r}: {name} must be one number or {size}, got {getattr(joint, name)!r}")
-        if finite and not np.all(np.isfinite(value)):
-            raise ValueError(f"joint {joint.name!r}: {name} must be finite, got {getattr(joint, name)!r}")
-        if least is not None and np.any(value < least):
-            raise ValueError(f"joint {joint.name!r}: {name} must not be below {least:g}, got {getattr(joint, name)!r}")
-        parts.append(np.broadcast_to(value, (size,)))
-    return np.concatenate(parts)
+        given, size, where = getattr(joint, name), FREEDOMS[joint.kind], f"joint {joint.name!r}: {name}"
+        value = rigid.numbers(given)
+        known = np.zeros(()) if rigid.is_traced(value) else value
+        if value.shape not in ((), (size,)) or np.any(np.isnan(known)):
+            raise ValueError(f"{where} must be one number or {size}, got {given!r}")
+        if finite and not np.all(np.isfinite(known)):
+            raise ValueError(f"{where} must be finite, got {given!r}")
+        if least is not None and np.any(known < least):
+            raise ValueError(f"{where} must not be below {least:g}, got {given!r}")
+        parts.append(rigid.arrays_for(value).broadcast_to(value, (size,)))
+    return _joined(parts)
 
 
-def _numbers_of(marks: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(dof) for dof in np.flatnonzero(marks))
+def _joined(parts: list):
+    return rigid.arrays_for(parts).concatenate(parts)
+
+
+def _dofs_with(joints: list[Joint], names: tuple[str, ...], has: Callable[[Any], Any]) -> tuple[int, ...]:
+    """Degrees of freedom for which one of the numbers says so; what is traced counts."""
+    marks: list[bool] = []
+    for joint in joints:
+        values = [rigid.numbers(getattr(joint, name)) for name in names]
+        found = [np.broadcast_to(rigid.is_traced(x) or has(x), (FREEDOMS[joint.kind],)) for x in values]
+        marks += np.any(found, axis=0).tolist()
+    return tuple(dof for dof, mark in enumerate(marks) if mark)
 
 
 def _checked_upper(joints: list[Joint]) -> np.ndarray:
     lower, upper = _per_dof(joints, "lower", None), _per_dof(joints, "upper", None)
+    if rigid.is_traced(lower, upper):
+        return upper
     owners = [joint.name for joint in joints for _ in range(FREEDOMS[joint.kind])]
     for name, low, high in zip(owners, lower, upper, strict=True):
         if low > high:

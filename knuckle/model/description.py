@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from knuckle.model.geometry import ContactPair, Shape
-from knuckle.model.inertia import moment_of
+from knuckle.model.inertia import is_traced, moment_of, numbers
+from knuckle.model.options import spelled_out
 
 Vector = Sequence[float] | np.ndarray
 JointKind = Literal["revolute", "prismatic", "planar", "ball", "free"]
@@ -46,27 +47,32 @@ class Joint:
     speed: float | Vector = math.inf  # largest speed that the maker states; kept, not enforced
 
 
-def revolute(axis: Vector | str = "z", **options) -> Joint:
+@spelled_out(Joint, without=("kind",))
+def revolute(axis: Vector | str = "z", **options: Any) -> Joint:
     """A hinge; without limits it is URDF's continuous joint."""
     return Joint("revolute", axis=axis, **options)
 
 
-def prismatic(axis: Vector | str = "x", **options) -> Joint:
+@spelled_out(Joint, without=("kind",))
+def prismatic(axis: Vector | str = "x", **options: Any) -> Joint:
     """A slider along an axis."""
     return Joint("prismatic", axis=axis, **options)
 
 
-def planar(normal: Vector | str = "z", **options) -> Joint:
+@spelled_out(Joint, without=("kind", "axis"))
+def planar(normal: Vector | str = "z", **options: Any) -> Joint:
     """Two translations in the plane across `normal`, then a turn about it."""
     return Joint("planar", axis=normal, **options)
 
 
-def ball(**options) -> Joint:
+@spelled_out(Joint, without=("kind", "axis"))
+def ball(**options: Any) -> Joint:
     """Any rotation, as a quaternion wxyz."""
     return Joint("ball", **options)
 
 
-def free(**options) -> Joint:
+@spelled_out(Joint, without=("kind", "axis"))
+def free(**options: Any) -> Joint:
     """Any pose: position and quaternion wxyz."""
     return Joint("free", **options)
 
@@ -111,7 +117,8 @@ class Link:
     def solid_shape(self) -> Shape | None:
         """The shape that stands for the body's mass where no inertia is given."""
         shapes = self.all_shapes()
-        return shapes[0] if len(shapes) == 1 and self.mass > 0 and shapes[0].has_volume else None
+        heavy = is_traced(self.mass) or self.mass > 0
+        return shapes[0] if len(shapes) == 1 and heavy and shapes[0].has_volume else None
 
     def central_inertia(self) -> tuple[np.ndarray, np.ndarray]:
         """Centre of mass [m] and moments about it (xx, yy, zz, xy, xz, yz) [kg m^2], link axes."""
@@ -121,7 +128,7 @@ class Link:
             moment = moment_of(self.inertia, f"link {self.name!r}")
         else:
             moment = solid.moment(self.mass) if solid is not None else np.zeros(6)
-        return np.asarray(com, float), moment
+        return numbers(com), moment
 
 
 @dataclass(frozen=True)
@@ -142,17 +149,20 @@ class Actuator:
     force_upper: float = math.inf
 
 
-def motor(joint: str, gear: float | Vector = 1.0, **options) -> Actuator:
+@spelled_out(Actuator)
+def motor(joint: str, gear: float | Vector = 1.0, **options: Any) -> Actuator:
     """The control is the force."""
     return Actuator(joint, gear=gear, **options)
 
 
-def position_servo(joint: str, kp: float, kv: float = 0.0, **options) -> Actuator:
+@spelled_out(Actuator, without=("gain", "bias"))
+def position_servo(joint: str, kp: float, kv: float = 0.0, **options: Any) -> Actuator:
     """Force kp (u - length) - kv velocity."""
     return Actuator(joint, gain=kp, bias=(0.0, -kp, -kv), **options)
 
 
-def velocity_servo(joint: str, kv: float, **options) -> Actuator:
+@spelled_out(Actuator, without=("gain", "bias"))
+def velocity_servo(joint: str, kv: float, **options: Any) -> Actuator:
     """Force kv (u - velocity)."""
     return Actuator(joint, gain=kv, bias=(0.0, 0.0, -kv), **options)
 

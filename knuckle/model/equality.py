@@ -20,12 +20,12 @@ def make_equalities(
     rows = [_row(e, topology, placed, f"equality {e.name or number!r}") for number, e in enumerate(equalities)]
     columns = {key: [row[key] for row in rows] for key in ("pa", "ra", "pb", "rb", "polynomial", "scale", "a", "b")}
     return Equalities(
-        position_a=np.array(columns["pa"], float).reshape(-1, 3),
-        rotation_a=np.array(columns["ra"], float).reshape(-1, 4),
-        position_b=np.array(columns["pb"], float).reshape(-1, 3),
-        rotation_b=np.array(columns["rb"], float).reshape(-1, 4),
-        polynomial=np.array(columns["polynomial"], float).reshape(-1, 5),
-        torque_scale=np.array(columns["scale"], float),
+        position_a=rigid.table(columns["pa"], -1, 3),
+        rotation_a=rigid.table(columns["ra"], -1, 4),
+        position_b=rigid.table(columns["pb"], -1, 3),
+        rotation_b=rigid.table(columns["rb"], -1, 4),
+        polynomial=rigid.table(columns["polynomial"], -1, 5),
+        torque_scale=rigid.table(columns["scale"], -1),
         kind=tuple(type(e).__name__.lower() for e in equalities),
         a=tuple(columns["a"]),
         b=tuple(columns["b"]),
@@ -54,7 +54,7 @@ def _row(equality: Equality, topology: Topology, placed: Mapping[str, Any], wher
         row[side], row[f"p{side}"] = at.link, at.pose.position + R @ position
         row[f"r{side}"] = rigid.quaternion_product(at.pose.quaternion, rotation)
     if isinstance(equality, Weld):
-        row["scale"] = float(equality.torque_scale)
+        row["scale"] = rigid.numbers(equality.torque_scale)
     return row
 
 
@@ -63,7 +63,7 @@ def _local(equality: Connect | Weld, side: str, where: str) -> tuple[np.ndarray,
         return rigid.finite_vector(getattr(equality, f"point_{side}"), 3, f"{where}: point_{side}"), np.array(IDENTITY)
     position = rigid.finite_vector(getattr(equality, f"position_{side}"), 3, f"{where}: position_{side}")
     rotation = rigid.finite_vector(getattr(equality, f"rotation_{side}"), 4, f"{where}: rotation_{side}")
-    if not np.any(rotation):
+    if not rigid.is_traced(rotation) and not np.any(rotation):
         raise ValueError(f"{where}: rotation_{side} (quaternion wxyz) must not be zero")
     return position, rotation
 

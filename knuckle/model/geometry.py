@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from knuckle.model.inertia import moment_of, rotation_matrix
+from knuckle.model.inertia import is_traced, moment_of, numbers, rotation_matrix, table
+from knuckle.model.options import spelled_out
 
 ShapeKind = Literal["sphere", "capsule", "box", "cylinder", "ellipsoid", "plane", "mesh", "polygon", "points"]
 SIZES = {"sphere": 1, "capsule": 2, "box": 3, "cylinder": 2, "ellipsoid": 3, "plane": 0}
@@ -73,12 +74,12 @@ class Shape:
             raise ValueError(f"shape {self.name!r}: condim must be 1, 3, 4 or 6, got {self.condim!r}")
         if self.kind not in SIZES:
             raise ValueError(f"shape {self.name!r}: kind must be one of {sorted(SIZES)}, got {self.kind!r}")
-        size = tuple(float(s) for s in np.ravel(self.size))
-        size = size or (1.0,) * SCALES.get(self.kind, 0)
-        if len(size) != SIZES[self.kind] or not all(0 < s < np.inf for s in map(abs, size)):
+        size = _flat(self.size) or (1.0,) * SCALES.get(self.kind, 0)
+        known = [s for s in size if not is_traced(s)]
+        if len(size) != SIZES[self.kind] or not all(0 < s < np.inf for s in map(abs, known)):
             wanted = f"{SIZES[self.kind]} positive sizes [m], all finite"
             raise ValueError(f"shape {self.name!r}: a {self.kind} takes {wanted}, got {list(size)}")
-        if self.kind != "mesh" and any(s < 0 for s in size):
+        if self.kind != "mesh" and any(s < 0 for s in known):
             raise ValueError(f"shape {self.name!r}: sizes must be positive, got {list(size)}")
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "friction", checked_friction(self.friction, f"shape {self.name!r}"))
@@ -90,23 +91,32 @@ class Shape:
         """Whether it can stand for a uniform solid."""
         return self.kind in _UNIT_MOMENTS
 
-    def moment(self, mass: float) -> np.ndarray:
+    def moment(self, mass) -> np.ndarray:
         """Central moments of a uniform solid of this shape, in the link's axes [kg m^2]."""
-        principal = mass * np.array(_UNIT_MOMENTS[self.kind](*self.size))
+        principal = mass * numbers(list(_UNIT_MOMENTS[self.kind](*self.size)))
         R = rotation_matrix(self.rotation)
-        return moment_of(_symmetric(R @ np.diag(principal) @ R.T), self.name)
+        return moment_of(_symmetric((R * principal[None, :]) @ R.T), self.name)
+
+
+def _flat(values) -> tuple:
+    """Numbers one by one, traced ones as they are."""
+    if not is_traced(values):
+        return tuple(float(s) for s in np.ravel(values))
+    return tuple(values) if isinstance(values, (tuple, list)) else tuple(numbers(values).reshape(-1))
 
 
 def checked_friction(values, where: str) -> tuple[float, ...]:
     """Sliding, torsional and rolling friction, the default where the last ones are left out."""
-    friction = tuple(float(f) for f in np.ravel(values))
-    if not 1 <= len(friction) <= 3 or not all(0 <= f < np.inf for f in friction):
+    friction = _flat(values)
+    if not 1 <= len(friction) <= 3 or not all(is_traced(f) or 0 <= f < np.inf for f in friction):
         raise ValueError(f"{where}: friction takes 1 to 3 finite numbers, none negative, got {list(friction)}")
     return friction + FRICTION[len(friction) :]
 
 
 def _check_finite(value, count: int, where: str) -> None:
     """One number (count 0), or so many."""
+    if is_traced(value) and numbers(value).shape == ((count,) if count else ()):
+        return
     if np.shape(value) != ((count,) if count else ()) or not np.all(np.isfinite(value)):
         raise ValueError(f"{where} takes {count or 1} finite number{'s' * (count > 1)}, got {value!r}")
 
@@ -159,33 +169,56 @@ _UNIT_MOMENTS = {
 }
 
 
-def sphere(radius: float, **options) -> Shape:
+_shape_options = spelled_out(Shape, without=("kind", "size", "mesh"))
+_scaled_options = spelled_out(Shape, without=("kind", "mesh"))
+
+
+@_shape_options
+def sphere(radius: float, **options: Any) -> Shape:
+    """A ball of a radius [m]."""
     return Shape("sphere", (radius,), **options)
 
 
-def capsule(radius: float, half_length: float, **options) -> Shape:
+@_shape_options
+def capsule(radius: float, half_length: float, **options: Any) -> Shape:
+    """A cylinder along z with half balls at its ends; the half length is without them [m]."""
     return Shape("capsule", (radius, half_length), **options)
 
 
-def box(half_x: float, half_y: float, half_z: float, **options) -> Shape:
+@_shape_options
+def box(half_x: float, half_y: float, half_z: float, **options: Any) -> Shape:
+    """A box by its half lengths [m]."""
     return Shape("box", (half_x, half_y, half_z), **options)
 
 
-def cylinder(radius: float, half_length: float, **options) -> Shape:
+@_shape_options
+def cylinder(radius: float, half_length: float, **options: Any) -> Shape:
+    """A cylinder along z [m]."""
     return Shape("cylinder", (radius, half_length), **options)
 
 
-def ellipsoid(half_x: float, half_y: float, half_z: float, **options) -> Shape:
+@_shape_options
+def ellipsoid(half_x: float, half_y: float, half_z: float, **options: Any) -> Shape:
+    """An ellipsoid by its half axes [m]."""
     return Shape("ellipsoid", (half_x, half_y, half_z), **options)
 
 
-def plane(**options) -> Shape:
+@_shape_options
+def plane(**options: Any) -> Shape:
+    """The half space below the shape's x-y plane."""
     return Shape("plane", **options)
 
 
-def polygon(vertices, **options) -> Shape:
+def _fixed(vertices) -> np.ndarray:
+    if is_traced(vertices):
+        raise TypeError("vertices cannot be traced: they are fixed; make the shape's scale (size=...) a parameter")
+    return np.asarray(vertices, float)
+
+
+@_scaled_options
+def polygon(vertices, **options: Any) -> Shape:
     """A convex polygon in the shape's x-y plane, corners counter-clockwise: the solid of a planar model."""
-    name, corners = options.get("name", ""), np.asarray(vertices, float)
+    name, corners = options.get("name", ""), _fixed(vertices)
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
         raise ValueError(f"shape {name!r}: a polygon takes at least 3 corners (x, y) [m], got shape {corners.shape}")
     edge = np.roll(corners, -1, axis=0) - corners
@@ -197,9 +230,10 @@ def polygon(vertices, **options) -> Shape:
     return Shape("polygon", mesh=Mesh(np.pad(corners, ((0, 0), (0, 1))), np.zeros((0, 3))), **options)
 
 
-def points(positions, **options) -> Shape:
+@_scaled_options
+def points(positions, **options: Any) -> Shape:
     """Contact points chosen in advance, in the shape's frame [m]."""
-    places = np.asarray(positions, float)
+    places = _fixed(positions)
     if places.ndim != 2 or places.shape[1] != 3 or not len(places):
         name = options.get("name", "")
         raise ValueError(f"shape {name!r}: points take one (x, y, z) [m] each, got shape {places.shape}")
@@ -237,8 +271,8 @@ class ContactPairs(eqx.Module):
         pairs = sorted(pairs, key=lambda pair: sorted((numbers[pair.shape_a], numbers[pair.shape_b])))
         ends = sorted(ends)
         return ContactPairs(
-            friction=np.array([p.friction for p in pairs], float).reshape(-1, 3),
-            margin=np.array([p.margin for p in pairs], float),
+            friction=table([p.friction for p in pairs], -1, 3),
+            margin=table([p.margin for p in pairs], -1),
             a=tuple(a for a, _ in ends),
             b=tuple(b for _, b in ends),
             condim=tuple(int(p.condim) for p in pairs),
@@ -298,10 +332,10 @@ class Geometry(eqx.Module):
         """The arrays of shapes given with the index of their link and the name of the link that described them."""
         only = [shape for _, _, shape in shapes]
         return Geometry(
-            position=np.array([s.position for s in only], float).reshape(-1, 3),
-            rotation=np.array([s.rotation for s in only], float).reshape(-1, 4),
-            size=np.array([(*s.size, 0.0, 0.0, 0.0)[:3] for s in only], float).reshape(-1, 3),
-            friction=np.array([s.friction for s in only], float).reshape(-1, 3),
+            position=table([s.position for s in only], -1, 3),
+            rotation=table([s.rotation for s in only], -1, 4),
+            size=table([(*s.size, 0.0, 0.0, 0.0)[:3] for s in only], -1, 3),
+            friction=table([s.friction for s in only], -1, 3),
             kind=tuple(s.kind for s in only),
             link=tuple(link for link, _, _ in shapes),
             names=tuple(s.name for s in only),
@@ -310,7 +344,7 @@ class Geometry(eqx.Module):
             conaffinity=tuple(s.conaffinity for s in only),
             rgba=tuple(tuple(float(c) for c in s.rgba) for s in only),
             mesh=tuple(s.mesh for s in only),
-            margin=np.array([s.margin for s in only], float),
+            margin=table([s.margin for s in only], -1),
             pairs=ContactPairs.of(pairs, [s.name for s in only]),
             priority=tuple(int(s.priority) for s in only),
             gap=tuple(float(s.gap) for s in only),

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from knuckle.model.geometry import Geometry
+from knuckle.model.printed import brief, impossible_field, largest
 from knuckle.model.topology import Topology, _find
 
 Leaf = Array | np.ndarray
@@ -85,6 +86,16 @@ class State(eqx.Module):
     impulse: Float[Leaf, "*time row"] | None = None  # of the last step's contacts, where the next search starts
     memory: dict[str, Any] | None = None  # what networks keep: recurrent states, quantities of the last step
     control: Float[Leaf, "*time nu"] | None = None  # what acts where a step is given no control; None: zero
+
+    def __repr__(self) -> str:
+        parts = [f"q={brief(self.q)}", f"qd={brief(self.qd)}"]
+        if self.control is not None and np.size(self.control):
+            parts.append(f"control={brief(self.control)}")
+        if self.impulse is not None:
+            parts.append(f"impulse of {np.shape(self.impulse)[-1]} rows")
+        if self.memory is not None:
+            parts.append(f"memory of {', '.join(self.memory) or 'nothing'}")
+        return f"State({', '.join(parts)})"
 
 
 class Model(eqx.Module):
@@ -180,6 +191,9 @@ class Model(eqx.Module):
 
     def __repr__(self) -> str:
         sizes = f"{len(self.link_names)} links, nq={self.nq}, nv={self.nv}, nu={self.nu}"
+        odd = impossible_field(self)
+        if odd is not None:
+            return f"Model-shaped values of {self.name!r} ({odd}: a derivative?); largest: {', '.join(largest(self))}"
         return f"Model({self.name!r}: {sizes}, {len(self.geometry)} shapes, {len(self.frames.names)} frames)"
 
 

@@ -6,6 +6,7 @@ from knuckle.sysid.excitation import Excitation, excite
 from knuckle.sysid.files import load_saved, save
 from knuckle.sysid.findings import Finding, RecordingError, Report
 from knuckle.sysid.fit import Fit, fit
+from knuckle.sysid.free_parameters import Batch, FreeParameters, batch, parameters
 from knuckle.sysid.objective import Regularise
 from knuckle.sysid.parameters import Prior
 from knuckle.sysid.posterior import Posterior, posterior
@@ -19,6 +20,7 @@ from knuckle.sysid.split import resample, segments, shift, split
 
 __all__ = [
     "BaseParameters",
+    "Batch",
     "Changes",
     "Channel",
     "Draws",
@@ -26,6 +28,7 @@ __all__ = [
     "Excitation",
     "Finding",
     "Fit",
+    "FreeParameters",
     "MotionPrediction",
     "Posterior",
     "Prediction",
@@ -38,12 +41,14 @@ __all__ = [
     "Report",
     "Smoothed",
     "base_parameters",
+    "batch",
     "calibrate",
     "draws",
     "excite",
     "find_changes",
     "fit",
     "load_saved",
+    "parameters",
     "posterior",
     "predict",
     "read_recordings",

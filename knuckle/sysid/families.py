@@ -151,10 +151,10 @@ def servo_gains(model: Model) -> dict[str, tuple[Family, int]]:
 def to_value(kind: Kind, start: Float[np.ndarray, "..."], scale: float, z: Float[Array, " n"]) -> Float[Array, "..."]:
     """The value at free numbers z, where z = 0 is the value that the description has."""
     if kind == "positive":
-        return jnp.asarray(start) * jnp.exp(z.reshape(start.shape))
+        return jnp.asarray(start, z.dtype) * jnp.exp(z.reshape(start.shape))
     if kind == "moments":
         return _moments_of(_factor(start), z)
-    return jnp.asarray(start) + scale * z.reshape(start.shape)
+    return jnp.asarray(start, z.dtype) + scale * z.reshape(start.shape)
 
 
 def free_bounds(kind: Kind, start: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -191,7 +191,7 @@ def _factor(moment: np.ndarray) -> np.ndarray:
 def _moments_of(U: np.ndarray, z: Float[Array, " 6"]) -> Float[Array, " 6"]:
     """Moments of Sigma = (U V)(U V)^T with V upper triangular, the exponential of z on its diagonal."""
     V = jnp.zeros((3, 3), z.dtype).at[ROWS, COLUMNS].set(jnp.concatenate([jnp.exp(z[:3]), z[3:]]))
-    UV = jnp.asarray(U) @ V
+    UV = jnp.asarray(U, z.dtype) @ V
     sigma = UV @ UV.T
     inertia = jnp.trace(sigma) * jnp.eye(3, dtype=z.dtype) - sigma
     return inertia[ROWS, COLUMNS]

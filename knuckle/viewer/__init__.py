@@ -1,5 +1,6 @@
 """Pictures of mechanisms and of their motion."""
 
+from knuckle.viewer.animation import animate, energies, frames, plot
 from knuckle.viewer.plots import motion_figure
 
-__all__ = ["motion_figure"]
+__all__ = ["animate", "energies", "frames", "motion_figure", "plot"]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from knuckle import kinematics
 from knuckle.model.model import Model
-from knuckle.simulate import Trajectory
+from knuckle.trajectory import Trajectory
 from knuckle.viewer.solids import Camera, Solid, camera, shaded, solids
 
 INK, GREY_INK, PALE = "#2b3038", "#5c6570", "#d9dde3"
@@ -62,7 +62,9 @@ class Moments(NamedTuple):
 def motion_figure(model: Model, motion: Trajectory, energies: dict[str, np.ndarray], title: str = "") -> Figure:
     """The mechanism at several moments beside its coordinates, speeds and energies [J] over time [s]."""
     shown = _spread(len(motion.time), MOST_POINTS)
-    motion, energies = jax.tree.map(lambda a: np.asarray(a)[shown], (motion, energies))
+    time, q, qd, control = (np.asarray(x)[shown] for x in (motion.time, motion.q, motion.qd, motion.control))
+    motion = Trajectory(time, q, qd, control)
+    energies = {name: np.asarray(curve)[shown] for name, curve in energies.items()}
     with mpl.rc_context(STYLE):
         rows = [*_coordinate_rows(model, motion), Row("energy [J]", list(energies.items()))]
         floating = "free" in model.topology.kind
