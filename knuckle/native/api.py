@@ -116,6 +116,15 @@ class Native:
         assert isinstance(code, Compiled)
         return code
 
+    def flat(self, *args: Any) -> tuple[Callable[..., list[Any]], Any]:
+        """For arguments of exactly this structure, shape and dtype: a function of their flat leaves to flat results.
+
+        Also the tree of the results. The function checks little, so that a call costs microseconds; options of JAX are
+        those of now.
+        """
+        program, out_tree, _ = self._version(args, {})
+        return program, out_tree
+
     def _version(self, args: tuple, kwargs: dict) -> tuple[Program, Any, list[Any]]:
         function, static = self.function, ()
         if self._static_numbers or self._static_names:
@@ -206,6 +215,11 @@ class NativeBatch(Native):
 
     def compiled(self, *args: Any, **kwargs: Any) -> Compiled:
         return super().compiled(*self._with_leading_axes(args), **kwargs)
+
+    def flat(self, *args: Any) -> tuple[Callable[..., list[Any]], Any]:
+        if any(axis not in (0, None) for axis in self._axes(args)):
+            raise ValueError("native.vmap: flat leaves need their batch axis in front")
+        return super().flat(*args)
 
     def _axes(self, args: tuple, kwargs: dict | None = None) -> list[int | None]:
         """The batch axis of every leaf; keyword arguments are batched along their first axis, as in JAX."""
