@@ -154,6 +154,9 @@ STATEMENTS: dict[str, dict[str, tuple[str, ...]]] = {
             "tests/prescribed/test_bodies.py::test_a_held_path_may_end_before_the_rollout",
         ),
     },
+    "docs/design.md": {},
+    "docs/layers.md": {},
+    "docs/render.md": {},
     "docs/native.md": {
         "elements that are exactly zero vanish": (NATIVE + "test_versions.py::test_zeros_that_change_are_seen",),
         "at most 2.5 times the operations": (
