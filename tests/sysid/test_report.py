@@ -97,9 +97,9 @@ def test_quality_is_in_units_of_each_kind_of_joint_beside_the_noise_of_the_log(d
 def test_the_worst_and_the_median_segments_are_drawn(driven):
     fit, runs, _ = driven
     answer = summarise(fit, runs)
-    noise = {q.channel: q.noise for q in answer.quality}
-    off = {key: part[:, fit.held_out.seen :] for key, part in fit.held_out.off_after.items()}
-    errors = np.sqrt(np.max([np.nanmean(part**2, axis=(1, 2)) / noise[key] ** 2 for key, part in off.items()], axis=0))
+    noise = {key: np.array([q.noise for q in answer.quality if q.channel == key]) for key in ("q", "qd")}  # m, rad
+    off = {key: part[:, fit.held_out.seen :] / noise[key] for key, part in fit.held_out.off_after.items()}
+    errors = np.sqrt(np.max([np.nanmean(part**2, axis=(1, 2)) for part in off.values()], axis=0))
     order = np.argsort(-errors)
     held_out = [s for s in answer.segments if s.is_held_out]
     assert [s.index for s in held_out] == [order[0], order[1], order[len(order) // 2]]
