@@ -91,7 +91,7 @@ def mass_ratio(model: kn.Model, true: kn.Model) -> np.ndarray:
 
 def forced(found: sysid.Regression, run: sysid.Recording) -> kn.Model:
     """The regression refined by roll-outs of its own log, whether held-out data are for it or not."""
-    return refine(found, Rollouts(found, [run], noise=noise_in([run]), segment=SEGMENT)).model
+    return refine(found, Rollouts(found, [run], noise=noise_in(found.model, [run]), segment=SEGMENT)).model
 
 
 def change_of_default(seed: int) -> tuple[float, bool]:

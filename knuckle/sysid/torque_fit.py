@@ -164,7 +164,7 @@ def _simulated(
     period = float(np.median([r.period for r in (*train, *test)]))
     options = {"integrator": task.integrator, "step": task.step, "drive": task.drive}
     length = task.segment or max(0.5, 25 * period)
-    rollouts = Rollouts(found, [*train, *test], noise=made.noise, segment=length, **options)  # pyright: ignore[reportArgumentType]
+    rollouts = Rollouts(found, [*train, *test], noise=made.noise, segment=length, **options)
     unseen = np.asarray(rollouts.shots.run) >= len(train)
     rollouts.silent = True
     before, after = (rollouts.differences(z) for z in (rollouts.described, rollouts.of(partial.theta)))

@@ -206,7 +206,7 @@ def _limit_speeds(step: Step) -> tuple[np.ndarray, np.ndarray]:
     least, largest = np.full_like(v, -np.inf), np.full_like(v, np.inf)
     for link in np.flatnonzero(topology.v_stop - topology.v_start == 1):
         dof, at = topology.v_start[link], step.record.q_before[:, topology.q_start[link]]
-        room = at - model.lower[dof], model.upper[dof] - at
+        room = at - np.asarray(model.lower)[dof], np.asarray(model.upper)[dof] - at
         speeds = [(contact.correction * x + (1 - contact.correction) * beyond_touching(x)) / dt for x in room]
         above, below = (np.where(np.isfinite(x), np.maximum(x, -contact.correction_speed), np.inf) for x in speeds)
         least[:, dof], largest[:, dof] = -above, below

@@ -48,8 +48,8 @@ def program():
     def all_of_it(state, u):
         same = saturation.straight_through(model, state, u)
         maps = [
-            kn.linearize(of, state, at, dt=0.01, contact=None, **options)[1]
-            for of, at, options in ((bare, same, {}), (model, u, {"unclipped": True}), (model, u, {}))
+            kn.linearize(of, state, at, dt=0.01, contact=None, unclipped=unclipped)[1]
+            for of, at, unclipped in ((bare, same, False), (model, u, True), (model, u, False))
         ]
         return moved(model, state, u), moved(bare, state, same), same, *maps, saturation.saturated(model, state, u)
 

@@ -47,6 +47,7 @@ def test_a_formula_survives_a_file_and_c(tmp_path):
     kn.save_hybrid(tmp_path / "m.knuckle", model, blueprint)
     back = kn.load_hybrid(tmp_path / "m.knuckle").blueprint
     x = np.array([0.3, -0.5, 1.2, -0.7])
+    assert back is not None
     np.testing.assert_array_equal(back.augments["joint/force"][0].network(x), formula(x))
     assert neural.from_config(neural.to_config(formula)).terms == formula.terms
     native.export_c(lambda x: formula(x), (x,), tmp_path / "c", "law")

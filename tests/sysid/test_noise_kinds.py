@@ -38,7 +38,7 @@ def thrown():
 def test_each_kind_of_a_free_joint_has_its_own_noise(thrown):
     """720 numbers of each: 4 % is one standard deviation; the estimate before the fit is by third differences."""
     model, logs = thrown
-    first = noise_in(model, logs)["q"]
+    first = np.asarray(noise_in(model, logs)["q"])
     assert first[:3] == pytest.approx(POSITION, rel=0.3) and first[3:] == pytest.approx(ROTATION, rel=0.3)
     fit = sysid.fit(model, logs, ["body.com"], held_out=0, segment=1.2)
     kinds = fit.noise_by_kind["q"]

@@ -128,7 +128,7 @@ def test_refinement_does_not_make_links_heavier():
         run = log(TRUE, seed=seed, seconds=15, noise=0.1, correlation=0.2)
         found = sysid.regress(MODEL, run, terms=(), delay=0.0)
         with jax.enable_x64(True):
-            moved = refine(found, Rollouts(found, [run], noise=noise_in([run]), segment=0.5))
+            moved = refine(found, Rollouts(found, [run], noise=noise_in(MODEL, [run]), segment=0.5))
             mass = [np.diag(np.asarray(crba(m.model, np.zeros(2)))) for m in (found, moved)]
         assert moved.refined
         ratios.append(mass[1] / mass[0])

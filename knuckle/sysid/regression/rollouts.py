@@ -13,6 +13,7 @@ from knuckle.integrate import RK4, Integrator
 from knuckle.model.model import Model
 from knuckle.native import vmap
 from knuckle.sysid.drives import DRIVES
+from knuckle.sysid.noise_kinds import ChannelNoise
 from knuckle.sysid.objective import Objective, Regularise
 from knuckle.sysid.recording import Recording
 from knuckle.sysid.regression.filters import WIDE
@@ -37,7 +38,7 @@ class Rollouts:
         found: Regression,
         recordings: Sequence[Recording],
         *,
-        noise: Mapping[str, float],
+        noise: Mapping[str, ChannelNoise],
         segment: float,
         step: float | None = None,
         integrator: Integrator | None = None,

@@ -132,7 +132,8 @@ def test_the_command_writes_a_page_data_and_a_model(pendulum, damped, tmp_path):
     assert said.exit_code == 0, said.output
     assert "missing: viscous damping at hinge" in said.output
     assert {"discovery.json", "discovery.html", "model.knuckle"} <= {path.name for path in folder.iterdir()}
-    assert kn.load_hybrid(folder / "model.knuckle").blueprint.size == 1
+    blueprint = kn.load_hybrid(folder / "model.knuckle").blueprint
+    assert blueprint is not None and blueprint.size == 1
     again = CliRunner().invoke(app, ["discover", str(folder / "model.knuckle"), *paths])
     assert again.exit_code == 1 and "has networks already" in again.output
 
@@ -140,8 +141,8 @@ def test_the_command_writes_a_page_data_and_a_model(pendulum, damped, tmp_path):
 def test_what_cannot_be_is_refused(pendulum):
     log = swings(pendulum, 3, runs=1)
     with pytest.raises(TypeError, match="expected a Model, got str"):
-        sysid.discover("pendulum.xml", log)
+        sysid.discover("pendulum.xml", log)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="expected Recordings, got str"):
-        sysid.discover(pendulum, ["log.csv"])
+        sysid.discover(pendulum, ["log.csv"])  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least one recording"):
         sysid.discover(pendulum, [])
