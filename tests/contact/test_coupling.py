@@ -107,7 +107,7 @@ def test_spaces_are_one_operator(make, most, tmp_path):
             results.append([coupling.joint_velocity(r), moved, *openings(coupling, moved, v), *map(joined, found)])
         return results
 
-    size = len(spaces(model, jnp.asarray(model.reference), most)[1].A)
+    size = len(jax.eval_shape(lambda q: spaces(model, q, most)[1].A, jnp.asarray(model.reference)))
     for seed in range(5):
         rng = np.random.default_rng(seed)
         vectors = rng.normal(size=(3, size))
