@@ -7,6 +7,7 @@ import pytest
 
 import knuckle as kn
 from knuckle.contact import Impulse, search_packed
+from knuckle.contact.progress import ROUGH
 from tests.contact.test_coupling import crawler, planar
 
 NEVER = 10**6  # contacts
@@ -51,9 +52,15 @@ def test_packed_contacts_have_the_iterates_of_all(make, contact, left_out, tmp_p
     assert bool(packed.contact.converged.all()) and float(whole.contact.impulse[:, :, 0].max()) > 0
     np.testing.assert_allclose(packed.qd, whole.qd, atol=1e-6)  # 60 steps, each solved to 1e-8 m/s
     if left_out == "some":  # a search that is done again counts twice
+        # of a residual near ROUGH rounding decides whether a last step is taken: Newton's step loses 5 of 16 digits
+        residual = np.maximum(packed.contact.residual, whole.contact.residual)
+        decided = residual < 0.1 * ROUGH * contact.tolerance
+        assert np.sum(decided[:25]) >= 20
+        counts = [np.asarray(run.contact.iterations)[decided] for run in (packed, whole)]
+        first = np.sum(decided[:25])
         # later the robot comes to rest, where rounding decides which way a pyramid's search goes
-        np.testing.assert_array_equal(packed.contact.iterations[:25], whole.contact.iterations[:25])
-        assert np.mean(packed.contact.iterations == whole.contact.iterations) > 0.8
+        np.testing.assert_array_equal(counts[0][:first], counts[1][:first])
+        assert np.mean(counts[0] == counts[1]) > 0.8
 
 
 def test_a_state_that_is_not_finite_is_not_solved(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ MORE = {
     "stacked passive": neural.each(2, lambda key: neural.Passive(1, (4,), key=key), KEY),
     "quaternions": neural.Passive(QUADRUPED, (4,), structure="diagonal", key=KEY),
     "periodic": neural.Passive(neural.Coordinates.of(QUADRUPED, periodic=True), (4,), key=KEY),
+    "formula": neural.Formula([("coulomb", 0, (1,), (0.1,)), ("product", 1, (0, 2))], 3, 2, shapes=True),
     "joint friction": neural.JointFriction((0, 1), (0, 1), 2, 2, (True, False)),
     "pairs apart": neural.PairForces(3, [(0, 2), (1, 2)], "free", shared=False, key=KEY),
 }
