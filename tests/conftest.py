@@ -33,6 +33,7 @@ MANY_SHORT_PROGRAMS = (
 )  # folders and files
 LONG_PROGRAMS = ("contact/test_closed_forms.py",)
 LONGEST = ("test_cli_ray", "test_distributed")  # files
+EXHAUSTIVE = {line for line in (TESTS / "exhaustive.txt").read_text().splitlines() if not line.startswith("#")}
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -52,9 +53,18 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for Ray come first: at the end one of them would leave the other workers idle."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="also run the costly variants in tests/exhaustive.txt")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out costly variants; tests that wait for Ray come first: at the end they would leave a worker idle."""
     items.sort(key=lambda item: not item.path.name.startswith(LONGEST))
+    if config.getoption("--exhaustive"):
+        return
+    costly = [item for item in items if item.nodeid.removeprefix("tests/") in EXHAUSTIVE]
+    config.hook.pytest_deselected(items=costly)
+    items[:] = [item for item in items if item not in costly]
 
 
 @pytest.fixture(scope="module", autouse=True)
