@@ -11,6 +11,7 @@ from knuckle.model.model import Model
 from knuckle.sysid.fit import Fit
 
 FRICTION = "contact.friction"
+WIDTH = "the speed at which tanh friction saturates"
 LAW = "friction with load dependence, Stribeck's curve, pre-sliding or a constant torque"
 
 
@@ -35,7 +36,7 @@ def lacking(fit: Fit, *, friction: bool) -> list[str]:
     """What was fitted and is not among the parameters of a robot, by name; `friction`: that of contacts is written."""
     if fit.regression is not None:
         if fit.blueprint is None:
-            return []
+            return [WIDTH] if np.any(fit.model.friction_speed != fit.plain_model.friction_speed) else []
         networks = fit.regression.layout.networks
         return [LAW] if networks is None else [f"the network at {tap}" for tap in networks.augments]
     held = {FRICTION} if friction and _rubbing(fit) else set()
@@ -48,6 +49,8 @@ def lacking(fit: Fit, *, friction: bool) -> list[str]:
 def lacking_in_words(file: str, names: Sequence[str]) -> str:
     if list(names) == [LAW]:
         return f"{file} has Coulomb friction at the mean load in place of {LAW}, which is in model.knuckle"
+    if list(names) == [WIDTH]:
+        return f"{file} does not hold {WIDTH}, which is in model.knuckle"
     return (
         f"{file} has the parameters of the robot only, without {', '.join(names)}: networks, contact, "
         "offsets, gains and delays are in model.knuckle, and all fitted numbers in fit.json"

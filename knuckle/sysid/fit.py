@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,8 +121,14 @@ class Fit:
 
     @property
     def plain_model(self) -> Model:
-        """The model for files without networks: friction that it cannot hold is Coulomb friction at the mean load."""
-        return self.model if self.regression is None else self.regression.plain_model()
+        """The model for files without networks: friction that it cannot hold is Coulomb friction at the mean load.
+
+        Files have no width of Coulomb friction either: it is the one of the description.
+        """
+        if self.regression is None:
+            return self.model
+        width = self.regression.described.friction_speed
+        return eqx.tree_at(lambda m: m.friction_speed, self.regression.plain_model(), width)
 
     @property
     def rolled_out(self) -> bool:

@@ -96,7 +96,10 @@ def _best(target: Profiled, z: np.ndarray, off: np.ndarray, basis: np.ndarray) -
         if gradient is None:
             return None
         right = basis.T @ gradient
-        step = np.linalg.solve(basis.T @ target.curvature(0) @ basis, right)
+        try:
+            step = np.linalg.solve(basis.T @ target.curvature(0) @ basis, right)
+        except np.linalg.LinAlgError:  # far off, where motions nearly diverge, one direction outweighs all others
+            return None
         size = float(np.sqrt(max(right @ step, 0.0)))  # in standard deviations
         if not np.isfinite(size):
             return None
