@@ -20,6 +20,9 @@ TUNED = "tests/optim/test_local.py::test_robust_losses_are_95_percent_as_sharp_a
 
 FITS: dict[str, dict[str, tuple[str, ...]]] = {
     "docs/fit.md": {
+        "trained on the residual torques of the regression": (
+            SYSID + "test_residual_networks.py::test_a_network_that_explains_torques_is_kept",
+        ),
         "returns a model that agrees with them": (SYSID + "test_fit_truth.py::", TRUTH),
         "it shows the residual and the time left": (LISTS,),
         "The residual is a root mean square": (
@@ -155,6 +158,22 @@ FITS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "docs/regression.md": {
+        "by at least 3 % and by more than one standard error": (
+            "knuckle.sysid.regression.selection:LEAST_GAIN=0.03",
+            REGRESS + "test_regress.py::test_slow_slides_get_a_friction_of_their_own_width",
+        ),
+        "## Networks on residual torques": (LISTS,),
+        "Residual torques of the joints, in units of their noise": (
+            SYSID + "test_residual_networks.py::test_the_filter_of_the_training_is_that_of_the_regression",
+        ),
+        "Friction, damping and offsets are free beside the network": (
+            SYSID + "test_residual_networks.py::test_a_network_that_explains_torques_is_kept",
+        ),
+        "A network is kept if the held-out torque error falls by at least 2 %": (
+            "knuckle.sysid.torque_fit:LEAST_GAIN=0.02",
+            SYSID + "test_residual_networks.py::test_a_network_that_explains_torques_is_kept",
+            SYSID + "test_residual_networks.py::test_a_network_that_brings_nothing_is_left_out_and_said_to_be",
+        ),
         "or that carry at most 5 % of the robot's mass": (
             "knuckle.sysid.regression.held:LIGHT=0.05",
             REGRESS + "test_held.py::test_what_is_heavy_or_commanded_is_not_taken_as_stationary",

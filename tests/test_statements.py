@@ -172,6 +172,10 @@ STATEMENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "docs/layers.md": {},
     "docs/render.md": {},
     "docs/native.md": {
+        "stays scalars if that takes at most half an operation per element": (
+            NATIVE + "test_structure.py::test_rows_that_are_zero_cost_nothing",
+            NATIVE + "test_structure.py::test_dense_arrays_stay_loops",
+        ),
         "elements that are exactly zero vanish": (NATIVE + "test_versions.py::test_zeros_that_change_are_seen",),
         "at most 2.5 times the operations": (
             NATIVE + "test_versions.py::test_a_native_rollout_of_a_model_is_nearly_as_short_as_of_one_closed_over",
