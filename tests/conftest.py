@@ -32,7 +32,7 @@ MANY_SHORT_PROGRAMS = (
     "test_simulate_gradients.py",
 )  # folders and files
 LONG_PROGRAMS = ("contact/test_closed_forms.py",)
-LONGEST = ("test_cli_ray", "test_distributed")  # files
+LONGEST = ("test_cli_ray", "test_distributed", "test_docs", "test_experiments")  # files
 EXHAUSTIVE = {line for line in (TESTS / "exhaustive.txt").read_text().splitlines() if not line.startswith("#")}
 
 jax.config.update("jax_enable_x64", True)
@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out costly variants; tests that wait for Ray come first: at the end they would leave a worker idle."""
+    """Leave out costly variants; the longest come first: at the end they would leave a worker idle."""
     items.sort(key=lambda item: not item.path.name.startswith(LONGEST))
     if config.getoption("--exhaustive"):
         return
