@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ ONLY_MATTERS = {  # of these primitives one parameter is run; the others are for
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
 }
+
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})  # `repr` tells them and their types
 
 
 class Uncacheable(Exception):
@@ -44,50 +47,43 @@ def environment() -> bytes:
 
 def program_key(jaxpr: ClosedJaxpr, **options: Any) -> str | None:
     """A name for the compiled form of the program under the options; None if the program cannot be hashed."""
-    writer = _Writer()
+    text = _Text()
     try:
-        writer.write(jaxpr)
-        writer.write(options)
+        content = f"{text.of(jaxpr)}\n{text.of(options)}"
     except Uncacheable:
         return None
-    return hashlib.sha256(writer.content() + environment()).hexdigest()
+    return hashlib.sha256(content.encode() + environment()).hexdigest()
 
 
-class _Writer:
-    """Writes values down, so that equal programs give equal text in every process."""
+class _Text:
+    """Writes values down, so that equal programs give equal text in every process.
+
+    Every value is one text without line breaks: `repr` of numbers and strings, digests of arrays and programs.
+    """
 
     def __init__(self):
-        self._parts: list[str] = []
         self._avals: dict[Any, str] = {}
         self._jaxprs: dict[int, str] = {}
 
-    def content(self) -> bytes:
-        return "".join(self._parts).encode()
+    def of(self, value: Any) -> str:
+        kind = type(value)
+        if kind in PLAIN or (kind is tuple and PLAIN.issuperset(map(type, value))):
+            return repr(value)
+        if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+            return self._array(value)
+        if isinstance(value, (ClosedJaxpr, Jaxpr)):
+            return self._jaxpr_once(value)
+        if isinstance(value, (np.dtype, type)):
+            return f"type {value.name if isinstance(value, np.dtype) else value.__qualname__}"
+        if isinstance(value, enum.Enum):
+            return f"{kind.__qualname__} {value.name}"
+        if isinstance(value, jax.sharding.Sharding):
+            return "placement"  # one processor runs it all
+        if isinstance(value, (bool, int, float, complex, str, bytes)):
+            return f"{kind.__qualname__} {value!r}"
+        return self._container(value)
 
-    def text(self, *parts: Any) -> None:
-        for part in parts:
-            words = str(part)
-            self._parts.append(f"{len(words)}:{words}")
-
-    def write(self, value: Any) -> None:
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-            self.text(type(value).__name__, repr(value))
-        elif isinstance(value, (tuple, list, dict)):
-            self._container(value)
-        elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
-            self._array(value)
-        elif isinstance(value, (ClosedJaxpr, Jaxpr)):
-            self._jaxpr_once(value)
-        elif isinstance(value, (np.dtype, type)):
-            self.text("type", value.name if isinstance(value, np.dtype) else value.__qualname__)
-        elif isinstance(value, enum.Enum):
-            self.text(type(value).__qualname__, value.name)
-        elif isinstance(value, jax.sharding.Sharding):
-            self.text("placement")  # one processor runs it all
-        else:
-            self._container(value)
-
-    def _container(self, value: Any) -> None:
+    def _container(self, value: Any) -> str:
         if isinstance(value, Mapping):
             items: Any = sorted(value.items())
         elif isinstance(value, (set, frozenset)):
@@ -98,69 +94,57 @@ class _Writer:
             items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
         else:
             raise Uncacheable(f"a {type(value).__name__} has no content to hash")
-        self.text(type(value).__qualname__, len(items))
-        for item in items:
-            self.write(item)
+        return f"{type(value).__qualname__}({','.join(map(self.of, items))})"
 
-    def _array(self, value: Any) -> None:
+    def _array(self, value: Any) -> str:
         if isinstance(value, Tracer) or not isinstance(value.dtype, np.dtype):
             raise Uncacheable(f"a {type(value).__name__} of {value.dtype} has no content to hash")
         array = np.asarray(value)
         if array.dtype.hasobject:
             raise Uncacheable("an array of objects has no content to hash")
-        self._aval(array)
-        self.text(hashlib.sha256(array.tobytes()).hexdigest() if array.size > 4 else array.tobytes().hex())
+        content = array.tobytes()
+        return f"{self._aval(array)}={content.hex() if array.size <= 4 else hashlib.sha256(content).hexdigest()}"
 
-    def _aval(self, value: Any) -> None:
-        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-            raise Uncacheable(f"a {type(value).__name__} has no shape")
-        key = value.shape, value.dtype
-        words = self._avals.get(key)
-        if words is None:
-            words = self._avals[key] = f"{value.dtype}{list(value.shape)}"
-        self.text(words)
+    def _aval(self, value: Any) -> str:
+        try:
+            key = value.shape, value.dtype
+        except AttributeError:
+            raise Uncacheable(f"a {type(value).__name__} has no shape") from None
+        text = self._avals.get(key)
+        if text is None:
+            text = self._avals[key] = f"{value.dtype}{list(value.shape)}"
+        return text
 
-    def _jaxpr_once(self, value: Any) -> None:
-        """The jaxpr, or where it was written before its digest: JAX shares those of its own functions."""
+    def _jaxpr_once(self, value: Any) -> str:
+        """The digest of a jaxpr, written once: JAX shares those of its own functions."""
         if id(value) not in self._jaxprs:
-            outside, self._parts = self._parts, []
-            self._jaxpr(value)
-            digest = hashlib.sha256(self.content()).hexdigest()
-            self._parts, self._jaxprs[id(value)] = outside, digest
-        self.text("jaxpr", self._jaxprs[id(value)])
+            self._jaxprs[id(value)] = hashlib.sha256("\n".join(self._lines(value)).encode()).hexdigest()
+        return f"jaxpr {self._jaxprs[id(value)]}"
 
-    def _jaxpr(self, value: Any) -> None:
+    def _lines(self, value: Any) -> Iterator[str]:
         consts, jaxpr = (value.consts, value.jaxpr) if isinstance(value, ClosedJaxpr) else ([], value)
-        self.write(list(consts))
-        numbers: dict[Any, int] = {}
-        same: dict[Any, Any] = {}  # results that are another atom as it is
+        names: dict[Any, str] = {}
+        numbers = itertools.count()
 
-        def define(variables: Any) -> None:
+        def defined(variables: Any) -> str:
             for variable in variables:
-                numbers[variable] = len(numbers)
-                self._aval(variable.aval)
+                names[variable] = f"%{next(numbers)}"
+            return " ".join([self._aval(variable.aval) for variable in variables])
 
-        def use(atoms: Any) -> None:
-            for atom in atoms:
-                atom = atom if isinstance(atom, Literal) else same.get(atom, atom)
-                if isinstance(atom, Literal):
-                    self._aval(atom.aval)
-                    self.write(atom.val)
-                else:
-                    self.text(numbers[atom])
+        def used(atom: Any) -> str:
+            return f"{self._aval(atom.aval)}:{self.of(atom.val)}" if isinstance(atom, Literal) else names[atom]
 
-        define([*jaxpr.constvars, *jaxpr.invars])
+        yield self.of(list(consts))
+        yield f"{defined(jaxpr.constvars)};{defined(jaxpr.invars)}"
         for equation in jaxpr.eqns:
             name = equation.primitive.name
             if _changes_nothing(equation):
-                source = equation.invars[0]
-                same[equation.outvars[0]] = source if isinstance(source, Literal) else same.get(source, source)
+                names[equation.outvars[0]] = used(equation.invars[0])
                 continue
-            self.text(name)
-            use(equation.invars)
-            define(equation.outvars)
-            self.write(_what_runs(name, equation.params))
-        use(jaxpr.outvars)
+            inputs = " ".join([used(atom) for atom in equation.invars])
+            params = [f"{key}={self.of(value)}" for key, value in sorted(_what_runs(name, equation.params).items())]
+            yield f"{name} {inputs};{defined(equation.outvars)};{' '.join(params)}"
+        yield " ".join([used(atom) for atom in jaxpr.outvars])
 
 
 def _changes_nothing(equation: Any) -> bool:
