@@ -142,7 +142,7 @@ class Follower(NamedTuple):
     q: np.ndarray
 
     def path(self, q) -> jax.Array:
-        return tool_path(*self.arm, q, self.base, kn.spatial.quaternion_exp(self.turn))
+        return tool_path(*self.arm, q, self.base, kn.spatial.quaternion_exp(jnp.asarray(self.turn)))
 
 
 def follower(x, joints: int) -> Follower:
