@@ -3,6 +3,9 @@
 XLA compiles without its costly optimisations, which takes half the time, and by its older emitter of loops, which takes
 a third of that: most programs here run once.
 
+Programs of one file of tests share an MLIR context: JAX makes one for each, which takes a third of the time that a
+single operation outside `jit` takes to compile.
+
 Native code, too, is written without LLVM's optimisations where programs are many and run for a moment: that gives the
 same bits (tests/native/test_lower.py says so) in a seventh of LLVM's time. The tests of native code itself and of what
 runs long, and processes that tests start, compile as a user's do.
@@ -13,6 +16,7 @@ again, for a tenth of all time. Once in 20 million new ones, some gigabytes, is 
 Hypothesis sets no deadline: how long an example takes depends on what else the machine does.
 """
 
+import functools
 import gc
 import os
 from pathlib import Path
@@ -20,6 +24,7 @@ from pathlib import Path
 import jax
 import pytest
 from hypothesis import settings
+from jax._src.interpreters import mlir
 
 from knuckle.native import compile as native_compiler
 
@@ -48,6 +53,7 @@ if _given_flags is None:
 else:
     os.environ["XLA_FLAGS"] = _given_flags
 
+shared_context = mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 gc.set_threshold(100_000, 20, 10)
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -65,6 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     costly = [item for item in items if item.nodeid.removeprefix("tests/") in EXHAUSTIVE]
     config.hook.pytest_deselected(items=costly)
     items[:] = [item for item in items if item not in costly]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_context_for_a_file():
+    """Constants of programs stay in their context: it goes with the file."""
+    yield
+    shared_context.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -91,7 +91,7 @@ def test_spaces_are_one_operator(make, most, tmp_path):
     """R is 1e-5 of the diagonal, as by default: Newton's step loses up to 5 of 16 digits in joint space."""
     model = make(tmp_path)
 
-    @jax.jit
+    @kn.native.jit
     def found(q, friction, v, r, u, rhs):
         scene, *couplings = spaces(model, q, most)
         laws, results = laws_of(scene, friction), []
