@@ -81,6 +81,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in costly]
 
 
+def pytest_sessionfinish() -> None:
+    """Python need not look for garbage at the end: in a long run that takes seconds."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_context_for_a_file():
     """Constants of programs stay in their context: it goes with the file."""
