@@ -1,6 +1,5 @@
 """The regressor of inverse dynamics, by identity and by another engine."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
