@@ -8,7 +8,7 @@ single operation outside `jit` takes to compile.
 
 Native code, too, is written without LLVM's optimisations where programs are many and run for a moment: that gives the
 same bits (tests/native/test_lower.py says so) in a seventh of LLVM's time. The tests of native code itself and of what
-runs long, and processes that tests start, compile as a user's do.
+runs long, and processes that tests start, compile it as a user's do.
 
 Python looks for garbage less often: programs that JAX keeps are millions of objects, which each full look goes through
 again, for a tenth of all time. Once in 20 million new ones, some gigabytes, is often enough.
@@ -27,14 +27,22 @@ from hypothesis import settings
 from jax._src.interpreters import mlir
 
 from knuckle.native import compile as native_compiler
+from tests.quick_xla import FLAGS
 
 TESTS = Path(__file__).parent
 MANY_SHORT_PROGRAMS = (
-    "contact",
-    "control",
-    "dynamics",
-    "prescribed",
-    "test_simulate_gradients.py",
+    "contact/",
+    "control/",
+    "cross_engine/",
+    "dynamics/",
+    "neural/",
+    "prescribed/",
+    "sysid/",
+    "taps/",
+    "test_cli",
+    "test_experiments",
+    "test_simulate_gradients",
+    "torch/",
 )  # folders and files
 LONG_PROGRAMS = ("contact/test_closed_forms.py",)
 LONGEST = ("test_cli_ray", "test_distributed", "test_docs", "test_experiments")  # files
@@ -46,7 +54,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
 _given_flags = os.environ.get("XLA_FLAGS")
-os.environ["XLA_FLAGS"] = f"{_given_flags or ''} --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = FLAGS
 jax.local_devices()  # reads the flags, once
 if _given_flags is None:
     del os.environ["XLA_FLAGS"]
@@ -73,6 +81,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in costly]
 
 
+def pytest_sessionfinish() -> None:
+    """Python need not look for garbage at the end: in a long run that takes seconds."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_context_for_a_file():
     """Constants of programs stay in their context: it goes with the file."""
@@ -82,8 +95,8 @@ def one_context_for_a_file():
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_native_code(request):
-    file = request.path.relative_to(TESTS)
-    quick = file.parts[0] in MANY_SHORT_PROGRAMS and file.as_posix() not in LONG_PROGRAMS
+    file = request.path.relative_to(TESTS).as_posix()
+    quick = file.startswith(MANY_SHORT_PROGRAMS) and file not in LONG_PROGRAMS
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_compiler, "CODEGEN_LEVEL", 0 if quick else native_compiler.CODEGEN_LEVEL)
         yield
