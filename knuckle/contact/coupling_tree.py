@@ -115,7 +115,7 @@ class TreeSpace(Coupling):
         back = (over_blocks(spatial.apply, spring.K, u) for spring, u in zip(parts, self._rows(more), strict=True))
         return jax.tree.map(jnp.subtract, dr, tuple(back)), motion.joint + more.joint
 
-    def _factors_with(self, parts: list[Spring]):
+    def _factors_with(self, parts: list[Spring]) -> tuple[Array, Array, Array]:
         """Factors of M + J^T K J."""
         contact, *joints = parts
         stiff = self._collect(over_blocks(stiffness_at_link, self.X, contact.K))
