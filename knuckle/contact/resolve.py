@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from knuckle import spatial
-from knuckle.contact.bounds import fastest, reach_of
+from knuckle.contact.bounds import fastest, movers_of, reach_of
 from knuckle.contact.collide import Contacts, collide, has_long_tests
 from knuckle.contact.constraints import (
     JointRows,
@@ -32,7 +32,7 @@ from knuckle.contact.couple import couple
 from knuckle.contact.coupling import joined, layout_of, split
 from knuckle.contact.drift import Drift, contact_drift
 from knuckle.contact.implicit import at_solution, known
-from knuckle.contact.laws import Between, Blocks, Bounded, Law
+from knuckle.contact.laws import Between, Blocks, Bounded, Law, over_blocks
 from knuckle.contact.nearest import Nearest, nearest
 from knuckle.contact.numbers import check_count, check_range
 from knuckle.contact.outcome import GIVES_WAY, Outcome
@@ -103,6 +103,7 @@ class Scene(NamedTuple):
     plane: np.ndarray | None  # the normal of the plane in which the model is known to move
     taps: Taps = PLAIN
     reach: Float[Array, ""] | None = None  # shapes farther apart may have been passed over [m]
+    movers: int = 2  # how many of two shapes may move
     sliding: Float[Array, " contact"] | None = None  # coefficients of friction as used
     turning: Float[Array, "contact turn 3"] | None = None  # axes of torsional and rolling friction, times lengths [m]
     drift: Drift | None = None  # velocity of the contacts by bodies that follow paths
@@ -143,7 +144,10 @@ class Scene(NamedTuple):
     @property
     def within(self) -> Bool[Array, " near"] | None:
         """Which of the contacts that are solved are in reach; None if that is not known."""
-        return None if self.reach is None else self.near.pick(self.contacts.gap) <= self.reach
+        if self.reach is None:
+            return None
+        reach = self.reach
+        return over_blocks(lambda gap: gap <= reach, self.near.pick(self.contacts.gap))
 
     @property
     def friction(self) -> Float[Array, " contact"]:
@@ -248,7 +252,7 @@ def as_wide_as(like: Array, numbers):
 
 def in_all_axes(x: Float[Array, "contact axis"]) -> Float[Array, "contact 3"]:
     """With zeros across the plane of motion."""
-    return jnp.pad(x, ((0, 0), (0, AXES - x.shape[1])))
+    return x if x.shape[1] == AXES else jnp.pad(x, ((0, 0), (0, AXES - x.shape[1])))
 
 
 def _all_finite(*values: Array) -> Bool[Array, ""]:
@@ -455,7 +459,8 @@ class ContactModel(eqx.Module):
         worthwhile = chooses or has_long_tests(model.geometry, self.pairs(model))
         if not (self.culls and taps is PLAIN and worthwhile):
             return None
-        return reach_of(model, body, dt, qd, v_free, moving=moving)
+        movers = movers_of(model, self.pairs(model), moving)
+        return reach_of(model, body, dt, qd, v_free, moving=moving, movers=movers)
 
     def _as_used(self, model: Model, heavy: Model, q: Vec, scene: Scene, push: Push, r: Vec, v: Vec, dt: Time):
         """Impulses and velocities after networks have acted on the forces of the contacts."""
@@ -496,9 +501,10 @@ class ContactModel(eqx.Module):
         contacts = self.arranged(model, collide(model, q, pairs, reach))
         taps = self.open_taps(contacts, taps)
         contacts = contacts_as_used(contacts, taps)
-        frame = contact_frames(contacts.normal, plane, motion)
+        vary = not contacts.are_with_planes(model.geometry)
+        frame = contact_frames(contacts.normal, plane, motion, vary)
         near = self.nearest_of(model, contacts, reach)
-        picked = None if near.index is None else contact_frames(near.pick(contacts.normal), plane, motion)
+        picked = None if near.index is None else contact_frames(near.pick(contacts.normal), plane, motion, vary)
         directions = held_directions(plane, motion if moving is None else None)
         held, ties = limits(model, q, present), equalities(model, q, axes, directions, moving)
         rubbing = np.array(present.rubbing, int)
@@ -506,7 +512,8 @@ class ContactModel(eqx.Module):
         slots, every = (x.slots(model.topology, len(ties.lift)) for x in (present, possible_rows(model.topology)))
         joints = present, held, ties, rubbing, slots, len(every), J_joint
         drift = None if moving is None else contact_drift(contacts, frame, moving)
-        return Scene(contacts, frame, near, *joints, body, plane, taps, reach, drift=drift, picked_frame=picked)
+        movers = movers_of(model, pairs, moving)
+        return Scene(contacts, frame, near, *joints, body, plane, taps, reach, movers, drift=drift, picked_frame=picked)
 
     def _capacity(self, model: Model, contacts: Contacts) -> int:
         """How many contacts are solved."""
@@ -604,7 +611,7 @@ class ContactModel(eqx.Module):
             pressed = jnp.max(scene.near.pick(inverse_masses(model, scene.contacts)) * contact[:, 0], initial=0.0)
             solved = solved & (pressed <= SQUEEZED)
         if scene.reach is not None:
-            solved = solved & (2 * dt * fastest(model, scene.body, v) <= scene.reach)
+            solved = solved & (scene.movers * dt * fastest(model, scene.body, v) <= scene.reach)
         return Outcome(
             contacts=scene.contacts,
             frame=scene.full_frame,
