@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from knuckle import spatial
-from knuckle.contact.bounds import reach_of
+from knuckle.contact.bounds import movers_of, reach_of
 from knuckle.contact.collide import Contacts, collide, has_long_tests
 from knuckle.contact.constraints import (
     JointRows,
@@ -275,7 +275,8 @@ class ContactModel(eqx.Module):
         worthwhile = chooses or has_long_tests(model.geometry, self.pairs(model))
         if not (self.culls and taps is PLAIN and worthwhile):
             return None
-        return reach_of(model, body, dt, qd, v_free, moving=moving)
+        movers = movers_of(model, self.pairs(model), moving)
+        return reach_of(model, body, dt, qd, v_free, moving=moving, movers=movers)
 
     def _as_used(self, model: Model, heavy: Model, q: Vec, scene: Scene, push: Push, r: Vec, v: Vec, dt: Time):
         """Impulses and velocities after networks have acted on the forces of the contacts."""
@@ -306,9 +307,10 @@ class ContactModel(eqx.Module):
         contacts = self.arranged(model, collide(model, q, pairs, reach))
         taps = self.open_taps(contacts, taps)
         contacts = contacts_as_used(contacts, taps)
-        frame = contact_frames(contacts.normal, plane, motion)
+        vary = not contacts.are_with_planes(model.geometry)
+        frame = contact_frames(contacts.normal, plane, motion, vary)
         near = self.nearest_of(model, contacts, reach)
-        picked = None if near.index is None else contact_frames(near.pick(contacts.normal), plane, motion)
+        picked = None if near.index is None else contact_frames(near.pick(contacts.normal), plane, motion, vary)
         directions = held_directions(plane, motion if moving is None else None)
         held, ties = limits(model, q, present), equalities(model, q, axes, directions, moving)
         rubbing = np.array(present.rubbing, int)
@@ -316,7 +318,8 @@ class ContactModel(eqx.Module):
         slots, every = (x.slots(model.topology, len(ties.lift)) for x in (present, possible_rows(model.topology)))
         joints = present, held, ties, rubbing, slots, len(every), J_joint
         drift = None if moving is None else contact_drift(contacts, frame, moving)
-        return Scene(contacts, frame, near, *joints, body, plane, taps, reach, drift=drift, picked_frame=picked)
+        movers = movers_of(model, pairs, moving)
+        return Scene(contacts, frame, near, *joints, body, plane, taps, reach, movers, drift=drift, picked_frame=picked)
 
     def _capacity(self, model: Model, contacts: Contacts) -> int:
         """How many contacts are solved."""

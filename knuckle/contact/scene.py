@@ -12,6 +12,7 @@ from knuckle import spatial
 from knuckle.contact.collide import Contacts
 from knuckle.contact.constraints import JointRows, Range, Tie
 from knuckle.contact.drift import Drift
+from knuckle.contact.laws import over_blocks
 from knuckle.contact.nearest import Nearest
 from knuckle.contact.rows import (
     Jacobian,
@@ -62,6 +63,7 @@ class Scene(NamedTuple):
     plane: np.ndarray | None  # the normal of the plane in which the model is known to move
     taps: Taps = PLAIN
     reach: Float[Array, ""] | None = None  # shapes farther apart may have been passed over [m]
+    movers: int = 2  # how many of two shapes may move
     sliding: Float[Array, " contact"] | None = None  # coefficients of friction as used
     turning: Float[Array, "contact turn 3"] | None = None  # axes of torsional and rolling friction, times lengths [m]
     drift: Drift | None = None  # velocity of the contacts by bodies that follow paths
@@ -102,7 +104,10 @@ class Scene(NamedTuple):
     @property
     def within(self) -> Bool[Array, " near"] | None:
         """Which of the contacts that are solved are in reach; None if that is not known."""
-        return None if self.reach is None else self.near.pick(self.contacts.gap) <= self.reach
+        if self.reach is None:
+            return None
+        reach = self.reach
+        return over_blocks(lambda gap: gap <= reach, self.near.pick(self.contacts.gap))
 
     @property
     def friction(self) -> Float[Array, " contact"]:
@@ -195,4 +200,4 @@ class Scene(NamedTuple):
 
 def in_all_axes(x: Float[Array, "contact axis"]) -> Float[Array, "contact 3"]:
     """With zeros across the plane of motion."""
-    return jnp.pad(x, ((0, 0), (0, AXES - x.shape[1])))
+    return x if x.shape[1] == AXES else jnp.pad(x, ((0, 0), (0, AXES - x.shape[1])))

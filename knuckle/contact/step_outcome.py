@@ -53,7 +53,7 @@ def outcome_of(model: Model, scene: Scene, push: Push, answer: Answer, R: Vec, d
         pressed = jnp.max(scene.near.pick(inverse_masses(model, scene.contacts)) * contact[:, 0], initial=0.0)
         solved = solved & (pressed <= SQUEEZED)
     if scene.reach is not None:
-        solved = solved & (2 * dt * fastest(model, scene.body, v) <= scene.reach)
+        solved = solved & (scene.movers * dt * fastest(model, scene.body, v) <= scene.reach)
     return Outcome(
         contacts=scene.contacts,
         frame=scene.full_frame,
