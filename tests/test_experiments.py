@@ -128,6 +128,12 @@ def test_contacts_that_push_are_timed_beside_mujoco():
     assert [set(claim) for claim in found["claims"]] == [{"what", "measured", "wanted", "holds"}] * 4
 
 
+def test_vectors_of_environments_are_timed_beside_gymnasium():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    found = importlib.import_module("env_speed").main(["--quick"])
+    assert found["finite"] and found["claims"][0]["measured"] > 0 and found["claims"][0]["wanted"] == 5.0
+
+
 def test_solvers_of_contact_are_timed_side_by_side():
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     found = importlib.import_module("contact_solvers").main(["--quick"])
