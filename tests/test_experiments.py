@@ -128,6 +128,12 @@ def test_contacts_that_push_are_timed_beside_mujoco():
     assert [set(claim) for claim in found["claims"]] == [{"what", "measured", "wanted", "holds"}] * 4
 
 
+def test_vectors_of_environments_are_timed_beside_gymnasium():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    found = importlib.import_module("env_speed").main(["--quick"])
+    assert found["finite"] and found["claims"][0]["measured"] > 0 and found["claims"][0]["wanted"] == 5.0
+
+
 def test_solvers_of_contact_are_timed_side_by_side():
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     found = importlib.import_module("contact_solvers").main(["--quick"])
@@ -360,6 +366,11 @@ def test_claims_of_discovery_follow_from_the_runs():
     assert all(c["holds"] for c in discovery.claims({"0.2 and 0.1:0": good, "0.2 and 0.1:1": good}, rows))
     failed = [c["what"] for c in discovery.claims({"0.2 and 0.1:0": bad}, rows) if not c["holds"]]
     assert len(failed) == 3 and "sparse after 15 steps" in failed[0]
+
+
+def test_an_arm_is_recovered_from_the_path_of_its_tool_and_a_circle_needs_one_joint():
+    found = importlib.import_module("arm_design").main(["--quick"])
+    assert all(claim["holds"] for claim in found["claims"])
 
 
 def test_cartpoles_swing_up_from_random_starts():

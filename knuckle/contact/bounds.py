@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from knuckle import spatial
 from knuckle.contact.laws import over_blocks
+from knuckle.contact.pairs import Pair
 from knuckle.contact.vertices import corners_of
 from knuckle.kinematics import Articulation, Poses, link_velocities
 from knuckle.model.geometry import SCALES, Geometry
@@ -19,7 +20,7 @@ from knuckle.prescribed import BodyMotion
 from knuckle.tree import rows
 
 SLACK = 2.0  # times the fastest motion, that pairs may come nearer: impulses make links faster
-LEAST_REACH = 0.01  # [m]
+LEAST_REACH = 0.01  # [m]; half of it if one of two shapes cannot move
 
 
 class Box(NamedTuple):
@@ -76,17 +77,23 @@ def clearance(geometry: Geometry, a: tuple[list[int], Poses], b: tuple[list[int]
         lowest = spatial.dot(jnp.abs(spatial.apply_transpose(a.rotation, normal)), half_a)
         return spatial.dot(normal, centers(a, center_a, b, center_b)) - lowest
 
-    def between_balls(a: Poses, center_a, radius_a, b: Poses, center_b, radius_b) -> Float[Array, " pair"]:
+    def between_boxes(a: Poses, center_a, half_a, b: Poses, center_b, half_b) -> Float[Array, " pair"]:
+        """Along the line of the centres, of balls, and along the axes of both boxes (the best of Ericson, 4.4.1)."""
         apart = centers(a, center_a, b, center_b)
-        return jnp.sqrt(spatial.dot(apart, apart)) - radius_a - radius_b
+        radii = (jnp.sqrt(spatial.dot(half, half)) for half in (half_a, half_b))
+        balls = jnp.sqrt(spatial.dot(apart, apart)) - sum(radii)
+        turned = jnp.abs(spatial.compose(jnp.swapaxes(a.rotation, -1, -2), b.rotation))
+        along_a = jnp.abs(spatial.apply_transpose(a.rotation, apart)) - half_a - spatial.apply(turned, half_b)
+        along_b = jnp.abs(spatial.apply_transpose(b.rotation, apart)) - half_b - spatial.apply_transpose(turned, half_a)
+        return jnp.maximum(balls, jnp.max(jnp.maximum(along_a, along_b), axis=-1))
 
     is_plane = np.array([geometry.kind[shape] == "plane" for shape in b[0]])
     found = []
     if is_plane.any():
         found.append(over_blocks(over_planes, at_a, box_a.center, box_a.half, at_b, box_b.center))
     if not is_plane.all():
-        ends = at_a, box_a.center, box_a.radius, at_b, box_b.center, box_b.radius
-        found.append(over_blocks(between_balls, *ends))
+        ends = at_a, box_a.center, box_a.half, at_b, box_b.center, box_b.half
+        found.append(over_blocks(between_boxes, *ends))
     return jax.lax.stop_gradient(found[0] if len(found) == 1 else jnp.where(is_plane, *found))
 
 
@@ -139,10 +146,21 @@ def _extent(geometry: Geometry, index: np.ndarray) -> Float[Array, " shape"]:
     return jnp.sqrt(spatial.dot(box.center, box.center)) + box.radius
 
 
+def movers_of(model: Model, pairs: tuple[Pair, ...], moving: BodyMotion | None) -> int:
+    """How many of the two shapes of a pair may move: one if the other is always on the world, which stands still."""
+    link = model.geometry.link
+    return 1 if moving is None and all(min(link[pair.a], link[pair.b]) < 0 for pair in pairs) else 2
+
+
 def reach_of(
-    model: Model, body: Articulation, dt, *velocities: Float[Array, " dof"], moving: BodyMotion | None = None
+    model: Model,
+    body: Articulation,
+    dt,
+    *velocities: Float[Array, " dof"],
+    moving: BodyMotion | None = None,
+    movers: int = 2,
 ) -> Float[Array, ""]:
-    """How far apart shapes may be that touch within the step [m]."""
+    """How far apart shapes may be that touch within the step [m]; `movers`: how many of two shapes may move."""
     speeds = [fastest(model, body, v) for v in velocities]
     speeds += [] if moving is None else [fastest_prescribed(model, body, moving)]
-    return LEAST_REACH + SLACK * 2 * dt * jnp.max(jnp.stack(speeds))
+    return movers * (0.5 * LEAST_REACH + SLACK * dt * jnp.max(jnp.stack(speeds)))

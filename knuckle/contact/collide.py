@@ -83,6 +83,11 @@ class Contacts(eqx.Module):
         own = self.rows_of(rule)
         return self.picked(np.arange(len(self))[own])
 
+    def are_with_planes(self, geometry: Geometry) -> bool:
+        """Whether each has a plane as one side, so that normals are constants unless planes move."""
+        sides = zip(self.shape_a, self.shape_b, strict=True)
+        return all("plane" in (geometry.kind[a], geometry.kind[b]) for a, b in sides)
+
     @property
     def are_with_fixed(self) -> bool:
         """Whether each has a side that does not move."""
@@ -177,16 +182,19 @@ def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Pos
 def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> Contacts:
     touch, counts = _touch_group(geometry, group, placed, used, reach)
     width = touch.gap.shape[1]
-    kept = np.concatenate([width * pair + np.arange(count) for pair, count in enumerate(counts)])
-    gap, point, normal = (rows(x.reshape(-1, *x.shape[2:]), kept) for x in touch)
+    gap, point, normal = (x.reshape(-1, *x.shape[2:]) for x in touch)
+    if any(count < width for count in counts):
+        kept = np.concatenate([width * pair + np.arange(count) for pair, count in enumerate(counts)])
+        gap, point, normal = (rows(x, kept) for x in (gap, point, normal))
+    surface = surfaces(geometry, group.a, group.b)
+    friction, margin = (rows(x, np.repeat(np.arange(len(counts)), counts)) for x in (surface.friction, surface.margin))
     if isinstance(group.test, str) or group.test in MAY_BE_EMPTY:
-        point = _at_shapes_where_empty(gap, point, group, counts, placed, used)
+        gap, point = _at_shapes_where_empty(gap, point, margin, group, counts, placed, used)
+    else:
+        gap = _less_margin(gap, margin)
     if any(group.swapped):
         flip = jnp.asarray(np.where(np.repeat(group.swapped, counts), -1.0, 1.0), normal.dtype)
         normal = normal * flip[:, None]
-    surface = surfaces(geometry, group.a, group.b)
-    friction, margin = (rows(x, np.repeat(np.arange(len(counts)), counts)) for x in (surface.friction, surface.margin))
-    gap = jnp.where(gap >= INACTIVE_GAP, gap, gap - margin)
     sides = [(b, a) if swap else (a, b) for a, b, swap in zip(group.a, group.b, group.swapped, strict=True)]
     slots = [(*side, k) for side, count in zip(sides, counts, strict=True) for k in range(count)]
     return Contacts(
@@ -203,14 +211,19 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
     )
 
 
-def _at_shapes_where_empty(gap, point, group: Group, counts: list[int], placed: Poses, used: list[int]):
-    """Points of slots that hold none lie between the shapes: far away, a turning body would bring them to contact."""
+def _at_shapes_where_empty(gap, point, margin, group: Group, counts: list[int], placed: Poses, used: list[int]):
+    """Gaps less margins; points of slots that hold none lie between the shapes: far away, a turning body would bring
+    them to contact."""
     ends = (rows(placed.position, np.searchsorted(used, np.repeat(shapes, counts))) for shapes in (group.a, group.b))
-    return over_blocks(_between_where_empty, gap, point, *ends)
+    return over_blocks(_between_where_empty, gap, point, margin, *ends)
 
 
-def _between_where_empty(gap, point, a, b):
-    return jnp.where((gap >= INACTIVE_GAP)[:, None], 0.5 * (a + b), point)
+def _between_where_empty(gap, point, margin, a, b):
+    return _less_margin(gap, margin), jnp.where((gap >= INACTIVE_GAP)[:, None], 0.5 * (a + b), point)
+
+
+def _less_margin(gap, margin):
+    return jnp.where(gap >= INACTIVE_GAP, gap, gap - margin)
 
 
 def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> tuple[Touch, list[int]]:
@@ -242,7 +255,9 @@ def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int
 def _hulls_on_planes(geometry: Geometry, sides, near: Bool[Array, " pair"] | None, reach) -> Touch:
     (shapes, at), (_, planes) = sides
     hulls, placed = place_hulls(geometry, shapes, at)
-    return _one_by_one(lambda hull, plane: hull_plane(hulls, hull, plane, reach), (placed, tuple(planes)), near)
+    touch = _one_by_one(lambda hull, plane: hull_plane(hulls, hull, plane, reach), (placed, tuple(planes)), near)
+    normal = jnp.broadcast_to(planes.rotation[:, None, :, 2], touch.normal.shape)  # a constant if planes do not move
+    return touch._replace(normal=normal)
 
 
 def _one_by_one(test: Callable[[Any, Any], Touch], pairs: tuple, near: Bool[Array, " pair"] | None) -> Touch:

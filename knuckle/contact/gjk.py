@@ -33,18 +33,28 @@ class Simplex(NamedTuple):
 
 class _Search(NamedTuple):
     simplex: Simplex
+    apart: Float[Array, ""]  # how far a plane is known to separate the shapes [m]
     done: Bool[Array, ""]
     count: Int[Array, ""]
 
 
-def gjk(
-    a: Convex, b: Convex, shift: Vec3, direction: Vec3, tolerance: float, enough: Float[Array, ""] | float = np.inf
-) -> Simplex:
-    """Nearest point of a + shift - b, both without their balls, starting in a direction.
+def gjk(a: Convex, b: Convex, shift: Vec3, direction: Vec3, tolerance: float) -> Simplex:
+    """Nearest point of a + shift - b, both without their balls, starting in a direction (a unit vector).
 
-    `overlap` says that the origin is inside, or nearer than tolerance times the extent of the shapes. The search ends
-    early where the shapes are known to be farther apart than `enough` [m].
+    `overlap` says that the origin is inside, or nearer than tolerance times the extent of the shapes.
     """
+    return _search(a, b, shift, direction, tolerance).simplex
+
+
+def are_apart(a: Convex, b: Convex, direction: Vec3, tolerance: float, distance: Float[Array, ""]) -> Bool[Array, ""]:
+    """Whether the search finds a plane that keeps the shapes, without their balls, farther apart than this [m]."""
+    return _search(a, b, jnp.zeros_like(direction), direction, tolerance, distance).apart > distance
+
+
+def _search(
+    a: Convex, b: Convex, shift: Vec3, direction: Vec3, tolerance: float, enough: Float[Array, ""] | None = None
+) -> _Search:
+    """The search, which ends early where the shapes are known to be farther apart than `enough` [m]."""
     scale = a.extent + b.extent
 
     def furthest(n: Vec3) -> tuple[Vec3, Array, Array]:
@@ -57,7 +67,9 @@ def gjk(
         w, label_a, label_b = furthest(old.nearest)
         squared = spatial.dot(old.nearest, old.nearest)
         along = spatial.dot(old.nearest, w)
-        converged = (squared - along <= tolerance * squared) | (along > enough * jnp.sqrt(squared))
+        apart = jnp.maximum(search.apart, along / jnp.sqrt(squared))
+        converged = squared - along <= tolerance * squared
+        converged = converged if enough is None else converged | (apart > enough)
         slot = jnp.arange(4) == jnp.argmin(old.weights)
         points = jnp.where(slot[:, None], w[None], old.points)
         weights, inside = _nearest_weights(points)
@@ -74,7 +86,7 @@ def gjk(
         )
         stalled = ~overlap & (length >= squared)
         kept = jax.tree.map(lambda x, y: jnp.where(converged | stalled, x, y), old, new)
-        return _Search(kept, converged | stalled | overlap, search.count + 1)
+        return _Search(kept, apart, converged | stalled | overlap, search.count + 1)
 
     w, label_a, label_b = furthest(direction)
     first = Simplex(
@@ -85,8 +97,10 @@ def gjk(
         w,
         spatial.dot(w, w) <= (tolerance * scale) ** 2,
     )
-    start = _Search(first, first.overlap, jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(lambda s: ~s.done & (s.count < MOST_ITERATIONS), advance, start).simplex
+    apart = spatial.dot(direction, w)
+    done = first.overlap if enough is None else first.overlap | (apart > enough)
+    start = _Search(first, apart, done, jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(lambda s: ~s.done & (s.count < MOST_ITERATIONS), advance, start)
 
 
 def _nearest_weights(points: Float[Array, "4 3"]) -> tuple[Float[Array, "4"], Bool[Array, ""]]:

@@ -28,6 +28,7 @@ class Corners(NamedTuple):
     stop: Int[Array | np.ndarray, "*shape"]
     furthest: Float[Array | np.ndarray, "*shape 3"]  # largest absolute value of each unscaled coordinate
     span: Float[Array | np.ndarray, "*shape 3"]  # from the smallest to the largest value of each
+    middle: Float[Array | np.ndarray, "*shape 3"]  # between these
 
     @property
     def blocks(self) -> tuple[Any, Any]:
@@ -48,7 +49,8 @@ def tabulate(shapes: list[np.ndarray]) -> tuple[Float[np.ndarray, "block 3 lane"
     start, stop = np.array([places[corners.tobytes()] for corners in shapes], np.int32).T
     furthest = np.array([np.abs(corners).max(axis=0) for corners in shapes])
     span = np.array([np.ptp(corners, axis=0) for corners in shapes])
-    return np.array(blocks), Corners(start, stop, furthest, span)
+    middle = np.array([0.5 * (corners.min(axis=0) + corners.max(axis=0)) for corners in shapes])
+    return np.array(blocks), Corners(start, stop, furthest, span, middle)
 
 
 def corner(table: Table, index: Int[Array, "*batch"]) -> Float[Array, "*batch 3"]:
@@ -82,7 +84,14 @@ def highest(
         nothing = [(jnp.full((), -jnp.inf, table.dtype), first)] * count
         return jax.lax.fori_loop(start, stop, turn, nothing)
 
-    found = lanes(of_lane, in_axes=2)(table)
-    lane = [jnp.argmax(value).astype(jnp.int32) for value, _ in found]
-    index = [place[k] * LANES + k for k, (_, place) in zip(lane, found, strict=True)]
-    return jnp.stack(index), jnp.stack([value[k] for k, (value, _) in zip(lane, found, strict=True)])
+    best = [_best_of_lanes(value, place) for value, place in lanes(of_lane, in_axes=2)(table)]
+    return jnp.stack([index for _, index in best]), jnp.stack([value for value, _ in best])
+
+
+def _best_of_lanes(value: Float[Array, " lane"], block: Int[Array, " lane"]) -> tuple[Array, Array]:
+    """The highest value and the number of its corner; of equal ones the first lane's. Winners of pairs meet in turn."""
+    left = [(value[k], block[k] * LANES + k) for k in range(LANES)]
+    while len(left) > 1:
+        pairs = zip(left[::2], left[1::2], strict=True)
+        left = [jax.tree.map(lambda x, y, wins=b[0] > a[0]: jnp.where(wins, y, x), a, b) for a, b in pairs]
+    return left[0]

@@ -43,9 +43,14 @@ def world_axes(model: Model, body: Articulation) -> WorldAxes:
 
 
 def contact_frames(
-    normal: Float[Array, "contact 3"], plane: Float[np.ndarray, "3"] | None, motion: MotionPlane | None = None
+    normal: Float[Array, "contact 3"],
+    plane: Float[np.ndarray, "3"] | None,
+    motion: MotionPlane | None = None,
+    vary: bool = False,
 ) -> Float[Array, "contact axis 3"]:
     """Rows: the normal and two tangents, right-handed; in a model that moves in a plane, the tangent in it.
+
+    `vary`: the normals are not known to be constants, so that a loop over lanes pays.
 
     If only the motion is known to be in a plane, normals in that plane have their first tangent in it too, so that laws
     that depend on the tangents are the same whether or not the plane is known when a step is traced.
@@ -53,6 +58,12 @@ def contact_frames(
     if plane is not None:
         across = jnp.broadcast_to(jnp.asarray(plane, normal.dtype), normal.shape)
         return jnp.stack([normal, spatial.cross(across, normal)], axis=1)
+    if vary:
+        return over_blocks(lambda own: _frames(own, motion), normal)
+    return _frames(normal, motion)
+
+
+def _frames(normal: Float[Array, "contact 3"], motion: MotionPlane | None) -> Float[Array, "contact 3 3"]:
     first, second = plane_axes(normal)
     if motion is not None:
         across = jnp.broadcast_to(motion.normal, normal.shape)

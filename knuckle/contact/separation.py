@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from knuckle import spatial
-from knuckle.contact.gjk import Simplex, gjk
+from knuckle.contact.gjk import Simplex, are_apart, gjk
 from knuckle.contact.support import Convex
 from knuckle.contact.touch import constant, length_and_direction
 
@@ -41,11 +41,23 @@ def separation(a: Convex, b: Convex, n: Vec3) -> Scalar:
 
 
 def are_farther(a: Convex, b: Convex, distance: Scalar) -> Bool[Array, ""]:
-    """Whether a plane is found that keeps the shapes farther apart than this [m]; few steps if they are far apart."""
-    _, towards = length_and_direction(a.position - b.position, constant([0.0, 0.0, 1.0], a.position, (3,)))
-    cores = distance + a.radius + b.radius
-    simplex = gjk(a, b, jnp.zeros_like(towards), towards, tolerance(towards), cores)
-    return ~simplex.overlap & (separation(a, b, spatial.normalize(simplex.nearest)) > cores)
+    """Whether a plane is found that keeps the shapes farther apart than this [m]; few steps if they are far apart.
+
+    The first plane is across an axis of a bounding box; if it does not tell, GJK starts from there.
+    """
+    towards = _widest_axis(a, b)
+    return are_apart(a, b, towards, tolerance(towards), distance + a.radius + b.radius)
+
+
+def _widest_axis(a: Convex, b: Convex) -> Vec3:
+    """The axis of either bounding box along which the boxes are farthest apart, from b towards a."""
+    axes, halves = jnp.concatenate([a.rotation.T, b.rotation.T]), (a.half, b.half)
+    along = spatial.apply(axes, a.middle - b.middle)
+    reach = [
+        spatial.apply(jnp.abs(spatial.compose(axes, x.rotation)), half) for x, half in zip((a, b), halves, strict=True)
+    ]
+    best = jnp.argmax(jnp.abs(along) - reach[0] - reach[1])
+    return jnp.where(along[best] < 0, -axes[best], axes[best])
 
 
 class Found(NamedTuple):

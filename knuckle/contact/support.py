@@ -67,6 +67,17 @@ class Convex(NamedTuple):
         return jnp.max(jnp.abs(self.scale) * jnp.asarray(self.corners.furthest, self.scale.dtype))
 
     @property
+    def middle(self) -> Vec3:
+        """Of the bounding box along the shape's axes, in the world."""
+        local = self.scale * jnp.asarray(self.corners.middle, self.scale.dtype)
+        return self.position + spatial.apply(self.rotation, local)
+
+    @property
+    def half(self) -> Vec3:
+        """Half lengths of that box, without the ball."""
+        return 0.5 * jnp.abs(self.scale) * jnp.asarray(self.corners.span, self.scale.dtype) + self.smooth_half
+
+    @property
     def is_disc(self) -> Bool[Array, ""]:
         return (self.smooth_half[0] > 0) & (self.smooth_half[2] == 0)
 

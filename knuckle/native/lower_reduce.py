@@ -155,15 +155,22 @@ def _arg_extreme(b: Lowering, equation, x: Value):
     x = scalars(b, x)
     lines = np.moveaxis(x.data, axis, -1)
     out = objects(shape)
+
+    def better(first: tuple[Node, Node], second: tuple[Node, Node]) -> tuple[Node, Node]:
+        """Of two values with their places, of which the first stands before the second."""
+        (best, where), (candidate, other) = first, second
+        wins = b.binary(word, candidate, best)
+        if is_float(x.dtype):
+            wins = b.or_(wins, b.binary("ne", candidate, candidate))
+            wins = b.and_(wins, b.binary("eq", best, best))
+        return b.select(wins, candidate, best), b.select(wins, other, where)
+
     for place in np.ndindex(*shape):
-        best, where = lines[place][0], b.constant(0, dtype)
-        for i, candidate in enumerate(lines[place][1:], 1):
-            better = b.binary(word, candidate, best)
-            if is_float(x.dtype):
-                better = b.or_(better, b.binary("ne", candidate, candidate))
-                better = b.and_(better, b.binary("eq", best, best))
-            best, where = b.select(better, candidate, best), b.select(better, b.constant(i, dtype), where)
-        out[place] = where
+        left = [(candidate, b.constant(i, dtype)) for i, candidate in enumerate(lines[place])]
+        while len(left) > 1:  # neighbours in pairs: as many comparisons as one by one, and few that wait for others
+            paired = [better(*pair) for pair in zip(left[::2], left[1::2], strict=False)]
+            left = paired + left[2 * len(paired) :]
+        out[place] = left[0][1]
     return Scalars(out, dtype)
 
 

@@ -19,6 +19,7 @@ from knuckle.native.values import (
     Value,
     broadcast_node,
     collapse,
+    constants_of,
     contiguous,
     fits_scalars,
     from_numpy,
@@ -133,24 +134,34 @@ def _concatenate(b: Lowering, equation, *parts: Value):
 
 
 def joined(b: Lowering, parts, axis: int, shape, dtype: str) -> Value:
-    large = any(isinstance(p, Memory) and p.dense for p in parts) and math.prod(shape) > SCALAR_LIMIT // 4
-    sparse = all(fits_scalars(p, math.prod(shape)) for p in parts)
-    if sparse or (math.prod(shape) <= SCALAR_LIMIT and not large):
+    size = math.prod(shape)
+    dense = size > SCALAR_LIMIT // 4 and any(isinstance(p, Memory) and p.dense for p in parts)
+    copied = not dense and size <= SCALAR_LIMIT and _mostly_in_memory(b, parts, size)
+    sparse = all(fits_scalars(p, size) for p in parts)
+    if sparse or (size <= SCALAR_LIMIT and not dense and not copied):
         return Scalars(np.concatenate([scalars(b, p).data for p in parts], axis), dtype)
-    if any(isinstance(p, Scalars) for p in parts):
-        few = make_if_cheap(b, math.prod(shape), lambda: np.concatenate([scalars(b, p).data for p in parts], axis))
+    if not copied and any(isinstance(p, Scalars) for p in parts):
+        few = make_if_cheap(b, size, lambda: np.concatenate([scalars(b, p).data for p in parts], axis))
         if few is not None:
             return Scalars(few, dtype)
-    target = whole(b, b.allocate(dtype, math.prod(shape)), shape, dense=True)
+    target = whole(b, b.allocate(dtype, size), shape, dense=not copied)
     start = 0
     for part in parts:
         low, high = [0] * len(shape), list(shape)
         low[axis], high[axis] = start, start + part.shape[axis]
         view = sliced(b, target, low, high)
         assert isinstance(view, Memory)
-        write_strided(b, view, part)
+        write_strided(b, view, memory(b, part) if copied and constants_of(part) is not None else part)
         start += part.shape[axis]
     return target
+
+
+def _mostly_in_memory(b: Lowering, parts, size: int) -> bool:
+    """Whether parts are copied rather than read one by one: few of their elements are scalars that are not known."""
+    if b.lanes_depth or size < SCALAR_LIMIT // 16 or not any(isinstance(p, Memory) for p in parts):
+        return False
+    apart = [p for p in parts if isinstance(p, Scalars)]
+    return 3 * sum(p.data.size for p in apart if constants_of(p) is None) <= size
 
 
 @rule("stack", reads=("axis",))
