@@ -32,11 +32,20 @@ MODEL = jax.tree.map(jnp.asarray, two_of_each())
 PAIRS = one_pair_per_kinds(MODEL)
 SWAPPED = tuple(Pair(p.b, p.a) for p in PAIRS)
 NAMES = jax.eval_shape(lambda: collide(MODEL, MODEL.reference, PAIRS)).names
-ALL_NAMES = jax.eval_shape(lambda: collide(MODEL, MODEL.reference, PAIRS + SWAPPED)).names
 ROWS = split_by_pair(NAMES)
-ALL_ROWS = split_by_pair(ALL_NAMES)
 COUNT = 60  # poses
 GAP, POINT, NORMAL = 0, slice(1, 4), slice(4, 7)
+
+
+@lru_cache
+def all_names() -> tuple[str, ...]:
+    """Of contacts of all pairs, also the other way round."""
+    return jax.eval_shape(lambda: collide(MODEL, MODEL.reference, PAIRS + SWAPPED)).names
+
+
+@lru_cache
+def all_rows() -> dict[str, list[int]]:
+    return split_by_pair(all_names())
 
 
 def kinds(name: str) -> tuple[str, str]:
@@ -89,7 +98,7 @@ def samples() -> tuple[np.ndarray, np.ndarray]:
 
 
 def of_pair(contacts: np.ndarray, pair: str) -> np.ndarray:
-    return contacts[:, ALL_ROWS[pair]]
+    return contacts[:, all_rows()[pair]]
 
 
 MUJOCO_ERROR = 1e-6  # [m]; where the two differ by more, the reference decides
@@ -197,7 +206,7 @@ def test_derivatives_equal_differences(pair):
     Differences over one and over two steps tell: across a change of features they do not agree.
     """
     along, near, far, _, _ = slope_samples()
-    along, near, far = along[:, ROWS[pair]], near[:, ALL_ROWS[pair]], far[:, ALL_ROWS[pair]]
+    along, near, far = along[:, ROWS[pair]], near[:, all_rows()[pair]], far[:, all_rows()[pair]]
     scale = 1 + np.abs(near)
     smooth = np.max(np.abs(near - far) / scale, axis=(1, 2)) < 1e-6
     error = np.max(np.abs(along - near) / scale, axis=(1, 2))
@@ -261,7 +270,7 @@ def test_batched_equals_one_by_one():
     qs, contacts = samples()
     together = kn.native.vmap(lambda q: flat(collide(MODEL, q, FEW)))(qs[:8])
     names = jax.eval_shape(lambda: collide(MODEL, MODEL.reference, FEW)).names
-    rows = [ALL_NAMES.index(name) for name in names]
+    rows = [all_names().index(name) for name in names]
     np.testing.assert_allclose(together, contacts[:8, rows], atol=1e-12)
 
 
@@ -270,7 +279,7 @@ def test_single_precision_stays_single_and_near():
     single = jax.tree.map(lambda x: x.astype(jnp.float32), MODEL)
     result = row_by_row(lambda q: flat(collide(single, q, FEW)))(qs.astype(np.float32))
     names = jax.eval_shape(lambda: collide(MODEL, MODEL.reference, FEW)).names
-    expected = contacts[:, [ALL_NAMES.index(name) for name in names]]
+    expected = contacts[:, [all_names().index(name) for name in names]]
     assert result.dtype == jnp.float32 and np.all(np.isfinite(result))
     near = np.abs(result[..., GAP] - expected[..., GAP]) < 1e-4
     assert near.mean() > 0.95  # a slot may hold another point of a tie

@@ -40,7 +40,7 @@ def scene() -> kn.Model:
 
 MODEL = scene()
 PAIRS = contact_pairs(MODEL)
-NAMES = collide(MODEL, MODEL.reference, PAIRS).names
+NAMES = jax.eval_shape(lambda: collide(MODEL, MODEL.reference, PAIRS)).names
 ROWS = split_by_pair(NAMES)
 values = quick_jit(jax.vmap(lambda q: flat(collide(MODEL, q, PAIRS))))
 
