@@ -10,7 +10,16 @@ import pytest
 from knuckle.contact.coupling import joined, layout_of, slope_matrix, split
 from knuckle.contact.laws import Between, Bounded, Coulomb, Pyramid, length, project_on_cone
 from knuckle.contact.laws_smooth import Given, Relaxed, Springy
-from knuckle.contact.progress import INNER_STEPS
+from knuckle.contact.progress import (
+    FIRST_RHO,
+    FROM_REST,
+    FROM_START,
+    INNER_STEPS,
+    ON_PATH,
+    PATIENCE,
+    choose,
+    first_progress,
+)
 from knuckle.contact.search import search
 from knuckle.contact.system import System, block_scales, imbalance, slopes, velocity
 from tests.contact.scenes import as_system, random_contacts, stack
@@ -65,6 +74,27 @@ def test_a_search_by_easier_problems_ends_at_rounding_if_contacts_are_not_redund
         residuals += [float(one.residual) for one in found if int(one.iterations) > INNER_STEPS]
     assert len(residuals) > 4
     assert np.median(residuals) < 1e-3 * TOLERANCE  # a Newton step from 1e-8
+
+
+def test_a_search_without_progress_goes_from_one_way_to_the_next():
+    """Plain steps from the start, damped and then plain ones from rest, easier problems; each failure goes to rest."""
+    at, ways, rhos, to_rest = first_progress(jnp.asarray(1.0), jnp.asarray(0.0)), [], [], []
+    for _ in range(sum(PATIENCE) + 1):
+        ways.append(int(at.way))
+        rhos.append(float(at.rho))
+        choice, at = choose(at, jnp.asarray(2.0), jnp.asarray(2.0), jnp.asarray(0.0), TOLERANCE)
+        to_rest.append(bool(choice.failed))
+    assert ways == [FROM_START] * PATIENCE[0] + [FROM_REST] * PATIENCE[1] + [ON_PATH]
+    assert np.flatnonzero(to_rest).tolist() == [PATIENCE[0] - 1, sum(PATIENCE) - 1]
+    np.testing.assert_allclose(rhos, [0, 0, 0.03, 9e-4, 2.7e-5, 0, 0, 0, FIRST_RHO], rtol=1e-12)
+
+
+def test_steps_that_halve_the_residual_are_not_given_up():
+    at = first_progress(jnp.asarray(1.0), jnp.asarray(0.0))
+    for power in range(1, 20):
+        error = jnp.asarray(0.4**power)
+        choice, at = choose(at, error, error, jnp.asarray(0.0), TOLERANCE)
+        assert not bool(choice.failed) and int(at.way) == FROM_START
 
 
 def test_an_unsolved_problem_is_flagged():
