@@ -39,7 +39,7 @@ from knuckle.taps import Augment, Blueprint, previous
 from knuckle.trajectory import VIEWS, Trajectory
 
 if TYPE_CHECKING:
-    from knuckle import control, hybrid, layers, native, neural, optim, render, robots, sysid, viewer
+    from knuckle import control, envs, hybrid, layers, native, neural, optim, render, robots, sysid, viewer
     from knuckle.hybrid import Hybrid, HybridFileError, load_hybrid, save_hybrid
     from knuckle.sysid import (
         Batch,
@@ -90,6 +90,7 @@ __all__ = [
     "dh_parameters",
     "difference",
     "dynamics",
+    "envs",
     "fit",
     "forces",
     "free",
@@ -132,7 +133,20 @@ __all__ = [
 ]
 
 
-PARTS = ("control", "hybrid", "layers", "native", "neural", "optim", "render", "robots", "sysid", "torch", "viewer")
+PARTS = (
+    "control",
+    "envs",
+    "hybrid",
+    "layers",
+    "native",
+    "neural",
+    "optim",
+    "render",
+    "robots",
+    "sysid",
+    "torch",
+    "viewer",
+)
 LATER = {
     "knuckle.hybrid": ("Hybrid", "HybridFileError", "load_hybrid", "save_hybrid"),
     "knuckle.sysid": (

@@ -1,17 +1,21 @@
 """Every Python block of the README and of the documentation runs, and prints what the page says.
 
 The blocks of a page run in order in one process of their own, as a reader would run them. A `text` block that follows a
-Python block is what that block prints.
+Python block is what that block prints. Pages beside the README are compiled as tests are, without costly optimisations
+of XLA.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.quick_xla import QUICK_XLA
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,9 +35,10 @@ def blocks(text: str) -> list[tuple[str, str | None]]:
     ]
 
 
-def outputs(codes: list[str], folder: Path) -> list[str]:
+def outputs(codes: list[str], folder: Path, options: dict[str, str]) -> list[str]:
     script = "".join(f"{code}\nprint({MARK!r})\n" for code in codes)
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=folder)
+    environment = os.environ | options
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=folder, env=environment)
     assert run.returncode == 0, f"{run.stderr}\n{script}"
     return run.stdout.split(f"{MARK}\n")[:-1]
 
@@ -48,7 +53,8 @@ def test_blocks_run_and_print_what_the_page_says(page: Path, tmp_path: Path):
     wanted = blocks(page.read_text())
     if not wanted:
         return
-    for (code, shown), printed in zip(wanted, outputs([code for code, _ in wanted], tmp_path), strict=True):
+    options = {} if page.name == "README.md" else QUICK_XLA
+    for (code, shown), printed in zip(wanted, outputs([code for code, _ in wanted], tmp_path, options), strict=True):
         assert shown is None or printed == shown, f"in {page.name}, the block\n{code}"
 
 

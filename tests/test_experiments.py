@@ -362,6 +362,11 @@ def test_claims_of_discovery_follow_from_the_runs():
     assert len(failed) == 3 and "sparse after 15 steps" in failed[0]
 
 
+def test_an_arm_is_recovered_from_the_path_of_its_tool_and_a_circle_needs_one_joint():
+    found = importlib.import_module("arm_design").main(["--quick"])
+    assert all(claim["holds"] for claim in found["claims"])
+
+
 def test_cartpoles_swing_up_from_random_starts():
     """Planned in Knuckle, executed and held in MuJoCo: all of the few starts of the quick run."""
     found = importlib.import_module("swing_up").main(["--quick"])

@@ -18,6 +18,7 @@ import pytest
 import knuckle as kn
 import knuckle.robots
 from knuckle.model.load import load
+from tests.quick_xla import QUICK_XLA
 from tests.random_models import Body, quick_jit, random_model, random_state, stack
 
 ROD = {"mass": 1.0, "com": (0, 0, -0.25), "inertia": (0.0208333333, 0.0208333333, 0.001)}
@@ -221,7 +222,7 @@ SINGLE = "import json; from tests.test_simulate import probe; print(json.dumps(p
 
 def test_everything_runs_in_float32_without_a_warning_and_close_to_float64():
     environment = {"JAX_ENABLE_X64": "0", "JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", SINGLE], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", SINGLE], capture_output=True, text=True, env=environment | QUICK_XLA)
     assert done.returncode == 0, done.stderr
     (single, single_types), (double, double_types) = json.loads(done.stdout), probe()
     assert single_types == ["float32"] and double_types == ["float64"]

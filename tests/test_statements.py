@@ -168,7 +168,11 @@ STATEMENTS: dict[str, dict[str, tuple[str, ...]]] = {
             "tests/control/test_ilqr.py::test_segments_bridge_a_horizon_over_which_roll_outs_explode",
         ),
     },
-    "docs/design.md": {},
+    "docs/design.md": {
+        "one search by L-BFGS finds it from 25 of 60 random starts": ("experiments/results/arm_design.json",),
+        "Beyond the paper, joint angles are unknown too": ("experiments/results/arm_design.json",),
+    },
+    "docs/envs.md": {},
     "docs/layers.md": {},
     "docs/render.md": {},
     "docs/native.md": {

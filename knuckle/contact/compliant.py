@@ -18,7 +18,9 @@ from knuckle.contact.impulse import PerContact, each_contact
 from knuckle.contact.laws import Blocks
 from knuckle.contact.laws_smooth import Given, Springy, friction_per_slip, normal_force, normal_stiffness
 from knuckle.contact.numbers import check_count, check_range
-from knuckle.contact.resolve import ContactModel, Push, Scene, Time
+from knuckle.contact.push import Push
+from knuckle.contact.resolve import ContactModel
+from knuckle.contact.scene import Scene, Time
 from knuckle.contact.search import descend, search
 from knuckle.contact.solver import Solution
 from knuckle.contact.system import System, Vec

@@ -21,7 +21,7 @@ from knuckle.model.model import Model
 from knuckle.tree import rows
 
 if TYPE_CHECKING:
-    from knuckle.contact.resolve import Scene
+    from knuckle.contact.scene import Scene
 
 FEW_ROWS = 16  # up to here a matrix of all rows is cheapest
 FEW_JOINTS = 24  # up to here a dense matrix over the degrees of freedom, if links touch each other

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -43,6 +44,14 @@ def joined(parts: Rows) -> Vec:
     return jnp.concatenate([part.reshape(-1) for part in parts])
 
 
+def plus(a: Rows, b: Rows) -> Rows:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def times(a: Rows, b: Rows) -> Rows:
+    return jax.tree.map(jnp.multiply, a, b)
+
+
 class Coupling(eqx.Module):
     """The operator A of a step's rows."""
 
@@ -69,6 +78,17 @@ class Coupling(eqx.Module):
     @abstractmethod
     def solve(self, slopes: list[Slopes], R: Rows, rhs: Rows) -> Rows:
         """dr with (F_r + F_u (A + R)) dr = rhs, for R > 0."""
+
+    def refined(self, slopes: list[Slopes], positive_R: Rows, R: Rows, rhs: Rows) -> tuple[Rows, Float[Array, " dof"]]:
+        """dr and M^-1 J^T dr; stiff rows cost digits in the space of the joints, so with one refinement."""
+        dr = self.solve(slopes, positive_R, rhs)
+        moved = plus(self.velocity(dr), times(R, dr))
+        off = tuple(
+            wanted - spatial.apply(F_r, x) - spatial.apply(F_u, y)
+            for (F_r, F_u), wanted, x, y in zip(slopes, rhs, dr, moved, strict=True)
+        )
+        dr = plus(dr, self.solve(slopes, positive_R, off))
+        return dr, self.joint_velocity(dr)
 
 
 class RowSpace(Coupling):
@@ -101,6 +121,10 @@ class RowSpace(Coupling):
     def solve(self, slopes, R, rhs):
         S = slope_matrix(self.A + jnp.diag(joined(R)), slopes)
         return split(self.layout, jnp.linalg.solve(S, joined(rhs)))
+
+    def refined(self, slopes, positive_R, R, rhs):
+        dr = self.solve(slopes, positive_R, rhs)
+        return dr, self.joint_velocity(dr)
 
 
 def slope_matrix(A: Square, slopes: list[Slopes]) -> Square:

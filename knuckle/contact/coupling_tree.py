@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from knuckle import spatial
-from knuckle.contact.coupling import Coupling, Rows, springs
+from knuckle.contact.coupling import Coupling, Rows, Spring, springs
 from knuckle.contact.laws import Blocks, over_blocks
 from knuckle.contact.turning import turning_motion
 from knuckle.dynamics.aba import Factor, inverse_or_zero
@@ -96,12 +97,29 @@ class TreeSpace(Coupling):
         return outward_sum(self.dofs, S * v[:, None], jnp.zeros((len(self.dofs.roots), 6), S.dtype))
 
     def solve(self, slopes, R, rhs):
-        contact, *joints = parts = springs(slopes, R, rhs)
-        stiff = self._collect(over_blocks(stiffness_at_link, self.X, contact.K))
-        U, W, D_inverse = self.sprung(stiff, self.onto_joints(spring.K[:, :, 0] for spring in joints))
-        force, joint_force = self._forces(tuple(spring.g for spring in parts))
-        moved = self._rows(swept(self.dofs, self.factor.S, U, W, D_inverse, force, joint_force))
+        parts = springs(slopes, R, rhs)
+        forces = self._forces(tuple(spring.g for spring in parts))
+        moved = self._rows(swept(self.dofs, self.factor.S, *self._factors_with(parts), *forces))
         return tuple(spring.impulse(u) for spring, u in zip(parts, moved, strict=True))
+
+    def refined(self, slopes, positive_R, R, rhs):
+        """The refinement takes back the momentum that impulses and velocities disagree by: J^T dr - M dv."""
+        parts = springs(slopes, positive_R, rhs)
+        S, factors = self.factor.S, self._factors_with(parts)
+        motion = swept(self.dofs, S, *factors, *self._forces(tuple(spring.g for spring in parts)))
+        dr = tuple(spring.impulse(u) for spring, u in zip(parts, self._rows(motion), strict=True))
+        force, joint_force = self._forces(dr)
+        own_armature = jnp.where(jnp.isfinite(self.armature), self.armature, 0.0)  # infinite: follows a path
+        left = force - spatial.apply(self.inertia, motion.link), joint_force - own_armature * motion.joint
+        more = swept(self.dofs, S, *factors, *left)
+        back = (over_blocks(spatial.apply, spring.K, u) for spring, u in zip(parts, self._rows(more), strict=True))
+        return jax.tree.map(jnp.subtract, dr, tuple(back)), motion.joint + more.joint
+
+    def _factors_with(self, parts: list[Spring]) -> tuple[Array, Array, Array]:
+        """Factors of M + J^T K J."""
+        contact, *joints = parts
+        stiff = self._collect(over_blocks(stiffness_at_link, self.X, contact.K))
+        return self.sprung(stiff, self.onto_joints(spring.K[:, :, 0] for spring in joints))
 
     def pick(self, per_dof: Float[Array, "dof ..."]) -> Float[Array, "contact ..."]:
         """What the links of the contacts have."""

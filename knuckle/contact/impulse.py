@@ -21,8 +21,10 @@ from knuckle.contact.laws import Coulomb, Law, Pyramid, over_blocks
 from knuckle.contact.laws_smooth import Relaxed
 from knuckle.contact.newton import Newton
 from knuckle.contact.numbers import check_count, check_range
-from knuckle.contact.resolve import ContactModel, Push, Scene, Time
+from knuckle.contact.push import Push
+from knuckle.contact.resolve import ContactModel
 from knuckle.contact.rows import inverse_masses
+from knuckle.contact.scene import Scene, Time
 from knuckle.contact.solver import Solution, Solver
 from knuckle.contact.system import System, Vec
 from knuckle.model.model import Model

@@ -22,8 +22,9 @@ from knuckle.contact.interior_problem import Problem, Split, join, split
 from knuckle.contact.interior_pyramid import allowed, corners, to_mode_change
 from knuckle.contact.laws import Between, Bounded, Coulomb, Law, slopes_by_jacobian
 from knuckle.contact.numbers import check_count
-from knuckle.contact.resolve import Push, Scene, Time
+from knuckle.contact.push import Push
 from knuckle.contact.rows import effective_inverse_mass, inverse_masses
+from knuckle.contact.scene import Scene, Time
 from knuckle.contact.search import search
 from knuckle.contact.solver import Solution
 from knuckle.contact.system import Laws, System, Vec

@@ -22,8 +22,10 @@ from knuckle.contact.narrow import shape_name
 from knuckle.contact.nearest import Nearest
 from knuckle.contact.newton import Newton
 from knuckle.contact.pairs import Pair
-from knuckle.contact.resolve import ContactModel, Push, Scene, Time
+from knuckle.contact.push import Push
+from knuckle.contact.resolve import ContactModel
 from knuckle.contact.rules import Rule
+from knuckle.contact.scene import Scene, Time
 from knuckle.contact.search import descend, search
 from knuckle.contact.solver import Solution
 from knuckle.contact.system import System, Vec

@@ -1,8 +1,10 @@
-"""Solve rows under their laws to a residual: Newton's method, made safe by proximal steps.
+"""Solve rows under their laws to a residual: Newton's method, made safe by damped and by proximal steps.
 
-Undamped Newton from the last step's impulses takes one or two iterations where contacts persist. Where it does not
-converge (redundant contacts, stacks, mass ratios), the problem is changed to one that it solves easily, A + rho D with
-the centre of the last solution, and rho is lowered from solution to solution until the original problem is solved.
+Undamped Newton from the last step's impulses takes one or two iterations where contacts persist. If two steps in a row
+do not halve the residual, the search begins again at rest, with three steps of decreasing damping (A + rho D in place
+of A) before undamped ones. Where that does not converge either (redundant contacts, stacks, mass ratios), the problem
+is changed to one that is easily solved, A + rho D with the centre of the last solution, and rho is lowered from
+solution to solution until the original problem is solved.
 
 Solutions on that path, and those of steps that end just below the tolerance, are only as exact as the tolerance: more
 undamped steps end these searches at rounding.
@@ -60,8 +62,8 @@ def search(system: System, start: Vec, *, tolerance: float, most_iterations: int
         best, error, rounding, total = system.split(packed.impulse), packed.error, packed.rounding, packed.iterations
         change = packed.change
     else:
-        best, (_, error, rounding, _, total) = _search_all(system, system.split(start), tolerance, most_iterations)
-        change = None
+        best, progress = _search_all(system, system.split(start), tolerance, most_iterations)
+        error, rounding, total, change = progress.error, progress.rounding, progress.total, None
 
     def shortened(r: Rows, change: Array | None) -> tuple[Rows, Array | None]:
         whole = system if change is None else system.renewed()

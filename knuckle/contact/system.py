@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from knuckle import spatial
-from knuckle.contact.coupling import Coupling, Rows, RowSpace, Square, Vec, joined, layout_of, split
+from knuckle.contact.coupling import Coupling, Rows, RowSpace, Square, Vec, joined, layout_of, plus, split, times
 from knuckle.contact.laws import Law, Scale, Slopes, over_blocks
 
 Laws = tuple[Law, ...]
@@ -58,14 +57,6 @@ class System(NamedTuple):
 
     def split(self, x: Vec) -> Rows:
         return split(layout_of(self.laws), x)
-
-
-def plus(a: Rows, b: Rows) -> Rows:
-    return jax.tree.map(jnp.add, a, b)
-
-
-def times(a: Rows, b: Rows) -> Rows:
-    return jax.tree.map(jnp.multiply, a, b)
 
 
 def velocity(system: System, r: Rows) -> Rows:
@@ -123,18 +114,9 @@ def newton_step(system: System, r: Rows, u: Rows, scales: list[Scale]) -> Rows:
     return system.coupling.solve(slopes(system.laws, r, u, scales), _positive_R(system, scales), off)
 
 
-def refined_solution(system: System, at: list[Slopes], scales: list[Scale], rhs: Rows) -> Rows:
-    """dr with (F_r + F_u (A + R)) dr = rhs; in joint space, where stiff rows cost digits, with one refinement."""
-    R = _positive_R(system, scales)
-    dr = system.coupling.solve(at, R, rhs)
-    if isinstance(system.coupling, RowSpace):
-        return dr
-    moved = plus(system.coupling.velocity(dr), times(system.R, dr))
-    off = tuple(
-        wanted - spatial.apply(F_r, x) - spatial.apply(F_u, y)
-        for (F_r, F_u), wanted, x, y in zip(at, rhs, dr, moved, strict=True)
-    )
-    return plus(dr, system.coupling.solve(at, R, off))
+def refined_solution(system: System, at: list[Slopes], scales: list[Scale], rhs: Rows) -> tuple[Rows, Vec]:
+    """dr with (F_r + F_u (A + R)) dr = rhs, and the velocities of the joints that it causes."""
+    return system.coupling.refined(at, _positive_R(system, scales), system.R, rhs)
 
 
 def _positive_R(system: System, scales: list[Scale]) -> Rows:

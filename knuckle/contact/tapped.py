@@ -16,7 +16,7 @@ from knuckle.model.model import Model
 from knuckle.taps import Taps, of_rule
 
 if TYPE_CHECKING:
-    from knuckle.contact.resolve import Scene
+    from knuckle.contact.scene import Scene
 
 FARTHEST = 1.0  # networks see no more than this of a gap [m]: slots without a point have none
 TANGENTS = 2  # that networks see, also where a plane of motion leaves one

@@ -208,6 +208,7 @@ class NativeBatch(Native):
     def __init__(self, function: Callable, in_axes: Any, threads: int | None):
         super().__init__(function)
         self._in_axes, self._threads = in_axes, threads
+        self._rows: dict[Any, tuple[Program, Any]] = {}  # programs serve batches of any size
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args = self._with_leading_axes(args)
@@ -250,9 +251,14 @@ class NativeBatch(Native):
             row_of(leaf, number) if flag else leaf
             for number, (leaf, flag) in enumerate(zip(leaves, flags, strict=True))
         ]
+        key = (tree, flags, trace_context(), *map(leaf_key, single))
+        if key in self._rows:
+            return self._rows[key]
         closed, out_tree = traced(function, tree, single)
         program = self._shared(Program(closed, flags))
         program.function().threads = self._threads
+        if not program.hoisted:
+            self._rows[key] = program, out_tree
         return program, out_tree
 
 

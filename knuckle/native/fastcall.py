@@ -20,13 +20,16 @@ STACK_BYTES = 131072  # the largest workspace that is taken from the caller's st
 C_CONTIGUOUS_AND_ALIGNED = 0x0101
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64  # bytes into a NumPy array
 BYTES_CONTENT = 32  # bytes into a bytes object
-HEADER_WORDS, LEAF_WORDS = 9, 3
+HEADER_WORDS, LEAF_WORDS = 10, 3
+ALIGNMENT = 64
 PY_EQ = 2
 FORMS = {"list": 0, "tuple": 1, "leaf": 2}  # what the function returns; leaf: the only result itself
 
 # The plan, the content of the bytes object that is `self`, in words of 8 bytes: inputs, outputs, address, fallback,
-# workspace bytes, form of the result, whether Python's lock is kept, a function and what it must return for the plan to
-# hold (or zeros); for each input, then each output, dtype, ndim and where its dimensions are.
+# bytes on the stack for the workspace, form of the result, whether Python's lock is kept, a function and what it must
+# return for the plan to hold (or zeros), where the function's own workspace is (or zero); for each input, then each
+# output, dtype, ndim and where its dimensions are. Its own workspace begins with a mark that is set while a call uses
+# it: calls of other threads fall back meanwhile.
 TEXT = """
 define ptr @call(ptr %self, ptr %arguments, i64 %count) {{
 entry:
@@ -40,7 +43,7 @@ entry:
   %workspace_bytes = load i64, ptr %workspace_at
   %inputs = alloca ptr, i64 %inputs_count
   %outputs = alloca ptr, i64 %outputs_count
-  %workspace = alloca i8, i64 %workspace_bytes, align 64
+  %on_stack = alloca i8, i64 %workspace_bytes, align {ALIGNMENT}
   %right_count = icmp eq i64 %count, %inputs_count
   br i1 %right_count, label %condition, label %fallback
 
@@ -172,6 +175,23 @@ made:
   br label %next_output
 
 run:
+  %own_at = getelementptr i64, ptr %plan, i64 9
+  %own = load ptr, ptr %own_at
+  %has_own = icmp ne ptr %own, null
+  br i1 %has_own, label %occupy, label %with_workspace
+
+occupy:
+  %tried = cmpxchg ptr %own, i64 0, i64 1 seq_cst seq_cst
+  %occupied = extractvalue {{ i64, i1 }} %tried, 1
+  br i1 %occupied, label %with_workspace, label %busy
+
+busy:
+  call void inttoptr (i64 {Py_DecRef} to ptr)(ptr %list)
+  br label %fallback
+
+with_workspace:
+  %after_mark = getelementptr i8, ptr %own, i64 {ALIGNMENT}
+  %workspace = select i1 %has_own, ptr %after_mark, ptr %on_stack
   %keeps_at = getelementptr i64, ptr %plan, i64 6
   %keeps = load i64, ptr %keeps_at
   %keeps_lock = icmp ne i64 %keeps, 0
@@ -188,6 +208,13 @@ run_beside:
   br label %ran
 
 ran:
+  br i1 %has_own, label %leave, label %hand_over
+
+leave:
+  store atomic i64 0, ptr %own release, align 8
+  br label %hand_over
+
+hand_over:
   %form_at = getelementptr i64, ptr %plan, i64 5
   %form = load i64, ptr %form_at
   switch i64 %form, label %as_list [ i64 1, label %as_tuple i64 2, label %as_leaf ]
@@ -346,8 +373,12 @@ def fast_function(
     `condition`: a function and what it must return; where it returns something else, `general` runs.
     `entry` is the address of the loaded `call`. The second result is what the first points to: keep both together.
     """
-    words = [len(inputs), len(outputs), address, id(general), max(workspace_bytes, 64), FORMS[form], int(keeps_lock)]
+    fits_stack = workspace_bytes <= STACK_BYTES
+    own = None if fits_stack else np.zeros(workspace_bytes + 2 * ALIGNMENT, np.uint8)
+    on_stack = max(workspace_bytes, ALIGNMENT) if fits_stack else ALIGNMENT
+    words = [len(inputs), len(outputs), address, id(general), on_stack, FORMS[form], int(keeps_lock)]
     words += [0, 0] if condition is None else map(id, condition)
+    words.append(0 if own is None else own.ctypes.data + -own.ctypes.data % ALIGNMENT)
     leaves = [*inputs, *outputs]
     first_dimension = HEADER_WORDS + LEAF_WORDS * len(leaves)
     dimensions: list[int] = []
@@ -357,5 +388,5 @@ def fast_function(
     plan = np.array([*words, *dimensions], np.int64).tobytes()
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     create = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    kept = (general, condition, [leaf.dtype for leaf in leaves])
+    kept = (general, condition, own, [leaf.dtype for leaf in leaves])
     return create(ctypes.addressof(_definition(entry)), plan, None), kept

@@ -216,7 +216,7 @@ class Function:
         entry = _fastcall_entry()
         if form == "leaf" and len(self.outputs) != 1:
             raise ValueError(f"expected one output for the form leaf, got {len(self.outputs)}")
-        if self.batched is not None or entry is None or self.code.workspace_bytes > fastcall.STACK_BYTES:
+        if self.batched is not None or entry is None:
             return general
         results = [Leaf.of(aval, False) for aval in self.outputs]
         sizes = entry, self.address, self.code.workspace_bytes

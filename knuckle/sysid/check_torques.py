@@ -13,6 +13,7 @@ from knuckle.sysid.compare import even
 from knuckle.sysid.draft import Draft
 from knuckle.sysid.effort_delay import find_delay
 from knuckle.sysid.findings import Report
+from knuckle.sysid.recording import Recording
 
 UNEXPLAINED = 0.1  # share of the torques' variance that the motion may leave unexplained
 WORTH, SHORTEST = 0.8, 0.004  # [s]; share of the residual that an offset by rigid bodies must fall below
@@ -21,6 +22,7 @@ PLENTY = 15  # samples per column of the regression
 MOST_OFFSET = 0.1  # [s]
 WINDOWS = (0.06, 0.12, 0.24)  # over which motion and forces are smoothed [s]: noisy logs need long ones
 MOST_JOINTS, MOST_ROWS = 12, 500
+MOST_SAMPLES = 100_000  # of a log that are looked at
 MOST_RIGID = 16  # joints: regressors of more take too much memory
 MOSTLY = 0.9  # share of the samples that must be measured
 
@@ -89,7 +91,7 @@ def _offset(draft: Draft, channel: str) -> Offset | None:
 
 def _by_rigid_bodies(draft: Draft, channel: str) -> Offset | None:
     """By the regression of forces on the motion of rigid bodies, to the nearest sample."""
-    recording = draft.finished()
+    recording = _liveliest(draft.finished())
     if channel == "control" and "tau" in recording.channels:
         recording = recording.replace(tau=None)
     try:
@@ -103,6 +105,16 @@ def _by_rigid_bodies(draft: Draft, channel: str) -> Offset | None:
     if small or found.share > WORTH or found.unexplained > UNEXPLAINED:
         return None
     return Offset(samples * recording.period, float(samples), found.share)
+
+
+def _liveliest(recording: Recording) -> Recording:
+    """The MOST_SAMPLES in a row in which joints move the most: a delay is that of a whole log."""
+    if len(recording) <= MOST_SAMPLES:
+        return recording
+    moved = np.abs(np.diff(recording["q"].values, axis=0, prepend=recording["q"].values[:1]))
+    path = np.cumsum((moved / np.maximum(moved.mean(axis=0), 1e-300)).sum(axis=1))
+    start = int(np.argmax(path[MOST_SAMPLES - 1 :] - path[: len(path) - MOST_SAMPLES + 1]))
+    return recording.at(start, start + MOST_SAMPLES)
 
 
 def _by_any_columns(draft: Draft, channel: str, joints: list[int]) -> Offset | None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 Action = Literal["note", "repaired", "left out", "suspect"]
+FIRST: tuple[Action, ...] = ("suspect", "left out", "repaired", "note")
 
 
 class RecordingError(ValueError):
@@ -88,8 +89,31 @@ class Report(Sequence[Finding]):
 
 
 def together(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings that differ in their places only as one, and then those that differ in their recordings only."""
-    return _merged(_merged(findings, "place"), "recording")
+    """Findings that differ in their places only as one, and then those that differ in their recordings only.
+
+    Columns that were matched alike to entries of one channel are one finding too. Those to look at come first.
+    """
+    alike = _merged(_merged(_matched(findings), "place"), "recording")
+    return sorted(alike, key=lambda f: FIRST.index(f.action))
+
+
+def _matched(findings: Iterable[Finding]) -> list[Finding]:
+    groups: dict[tuple, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        to, _, how = finding.detail.partition(": ")
+        alike = (finding.recording, to.partition(" ")[0], how) if finding.what == "matched" else (number,)
+        groups.setdefault(alike, []).append(finding)
+    return [_channel(group) for group in groups.values()]
+
+
+def _channel(group: Sequence[Finding]) -> Finding:
+    """Of columns with the details `q shoulder: how` to `q wrist: how` one with `q shoulder .. wrist: how`."""
+    first, last = group[0], group[-1]
+    if first is last:
+        return first
+    entry, how = last.detail.partition(": ")[0].partition(" ")[2], first.detail.partition(": ")[2]
+    detail = f"{first.detail.partition(': ')[0]} .. {entry}: {how}"
+    return replace(first, place=f"{first.place} .. {last.place}", count=len(group), detail=detail)
 
 
 def _merged(findings: Iterable[Finding], field: Literal["place", "recording"]) -> list[Finding]:

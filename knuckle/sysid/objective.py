@@ -63,6 +63,7 @@ class Objective:
         self.tolerance = TUNED[robust]  # residuals beyond this many deviations count less
         self.threads = threads  # over pieces; by default all cores
         self.lasso_size = self._count_lassos()
+        self.piece = jax.jit(self._piece)  # traced once for all programs that are made of it
         self._native = jit(self._pieces)
         self.chunk = chunk_size(shots.samples)
         self._jacobians = in_chunks(self._native, self.chunk, threads)
@@ -184,7 +185,7 @@ class Objective:
         """Residuals alone."""
         return self._residuals(x, np.asarray(self._values(x[: self.size], self.starts(x), self.shots)))
 
-    def piece(self, z, start, shot: Shots):
+    def _piece(self, z, start, shot: Shots):
         """Residuals of one piece, and its end beside the start of the next."""
         return jnp.concatenate(self.simulator.residuals(z, start, shot))
 

@@ -10,6 +10,7 @@ import numpy as np
 from knuckle.sysid.recording import GAP, Channel, Recording
 
 UNEVEN = 1e-3  # share of a period that steps of even times may be off
+PIECE = 4000  # samples of a piece where only some are used: many times the reach of a filter
 BLOCKS = 8  # a single run is cut into this many blocks of time, some of which are held out
 
 
@@ -41,6 +42,19 @@ def blocks(recording: Recording, count: int) -> list[Recording]:
     cuts = np.concatenate([[0], np.searchsorted(recording.time, edges), [len(recording)]])
     spans = [(int(a), int(b)) for a, b in itertools.pairwise(cuts) if b - a >= 2]
     return [recording.at(a, b, f"{recording.name}[{a}:{b}]") for a, b in spans]
+
+
+def thinned(recordings: Sequence[Recording], share: float) -> list[Recording]:
+    """About this share of the samples: pieces of PIECE samples or more, spread evenly over every recording."""
+    return [piece for recording in recordings for piece in _spread(recording, share)]
+
+
+def _spread(recording: Recording, share: float) -> list[Recording]:
+    if len(recording) < 2 * PIECE:
+        return [recording]
+    pieces = blocks(recording, len(recording) // PIECE)
+    count = max(1, round(share * len(pieces)))
+    return _joined(pieces, [int((k + 0.5) * len(pieces) / count) for k in range(count)])
 
 
 def _joined(pieces: Sequence[Recording], chosen: Sequence[int]) -> list[Recording]:

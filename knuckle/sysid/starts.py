@@ -107,7 +107,8 @@ class _Motion:
 
     def __init__(self, simulator: Simulator, shots: Shots):
         self.simulator, self.shots = simulator, shots
-        self._solved = jit(lambda x, shot: (self._off(x, shot), jacfwd(lambda x: self._off(x, shot))(x)))
+        off = jax.jit(self._off)  # traced once
+        self._solved = jit(lambda x, shot: (off(x, shot), jacfwd(lambda x: off(x, shot))(x)))
         self._last = jit(self._end)
 
     @property

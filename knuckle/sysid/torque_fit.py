@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import equinox as eqx
 import numpy as np
 
-from knuckle.deadline import bounded
+from knuckle.deadline import bounded, slowness
 from knuckle.model.model import Model
 from knuckle.optim import Status
 from knuckle.sysid.absurd import check_sizes
@@ -30,11 +30,14 @@ from knuckle.sysid.regression.rollouts import Rollouts
 from knuckle.sysid.regression.selection import helps
 from knuckle.sysid.regression.signals import efforts, prepare
 from knuckle.sysid.selection import subset
+from knuckle.sysid.split import thinned
 from knuckle.sysid.task import Task, parts_of
 from knuckle.taps import Blueprint
 
 Answer = TypeVar("Answer")
 REGRESSION = 0.9  # share of the time
+SAMPLES = 10_000  # of a joint for each second that is left: a regression, its like without held-out data, and a reserve
+LEAST_SAMPLES = 100_000  # fewer save little: the rest of the work does not depend on their number
 LEARNING = 0.4  # share of the time for networks: twice, and roll-outs between
 LEAST_GAIN = 0.02  # by so much networks must lower the held-out torque error
 TORQUE_MARGIN = 0.02  # by so much the held-out torque error may rise
@@ -83,6 +86,10 @@ def torque_fit(task: Task, recordings: list[Recording], simulate: bool, keep_net
     train, test = parts_of(recordings, task.held_out, task.seed)
     check_sizes([*train, *test])
     share = isinstance(task.held_out, float | int)
+    part = _affordable(task, [*train, *test])
+    if part < 1:
+        train, test = thinned(train, part), thinned(test, part)
+        recordings = [*train, *test] if share else train
     search.progress("regression on torques")
 
     def regressed() -> Regression:
@@ -105,6 +112,17 @@ def torque_fit(task: Task, recordings: list[Recording], simulate: bool, keep_net
         made = made if partial is None else _judged(task, made, partial, train, test, simulate, keep_networks)
     status = Status.INTERRUPTED if search.stop.asked else made.status
     return made._replace(status=status, seconds=time.monotonic() - began)
+
+
+def _affordable(task: Task, recordings: Sequence[Recording]) -> float:
+    """The share of the samples that the time allows; what is left out is said."""
+    deadline = task.search.deadline
+    samples = sum(map(len, recordings)) * task.model.nv
+    most = max(deadline.left * SAMPLES / slowness(), LEAST_SAMPLES)
+    if samples <= most:
+        return 1.0
+    deadline.leave_out(f"data: {most / samples:.0%} are used, spread over the recordings: all of them need more time")
+    return most / samples
 
 
 def _attempt(task: Task, what: str, part: float, function: Callable[[], Answer]) -> Answer | None:

@@ -204,7 +204,7 @@ def _side_of_motion(bodies: list[Solid], path: Moments) -> Camera:
     points = np.concatenate([_follow(body, body.points.mean(axis=0), path) for body in bodies])
     centred = points[:, :2] - points[:, :2].mean(axis=0)
     _, spread, axes = np.linalg.svd(centred, full_matrices=False)
-    if spread[1] < 0.05 * spread[0]:
+    if len(spread) > 1 and spread[1] < 0.05 * spread[0]:
         across = np.array([-axes[0, 1], axes[0, 0]])
         across = across if across[1] < 0 else -across
         return camera((float(np.arctan2(across[1], across[0])), 0.0))

@@ -91,7 +91,7 @@ def test_spaces_are_one_operator(make, most, tmp_path):
     """R is 1e-5 of the diagonal, as by default: Newton's step loses up to 5 of 16 digits in joint space."""
     model = make(tmp_path)
 
-    @jax.jit
+    @kn.native.jit
     def found(q, friction, v, r, u, rhs):
         scene, *couplings = spaces(model, q, most)
         laws, results = laws_of(scene, friction), []
@@ -101,10 +101,10 @@ def test_spaces_are_one_operator(make, most, tmp_path):
         at = slopes(laws, r, u, scales)
         for coupling in couplings:
             system = System(coupling, R, u, laws)
-            step, solution = newton_step(system, r, u, scales), refined_solution(system, at, scales, rhs)
+            step, (solution, dv) = newton_step(system, r, u, scales), refined_solution(system, at, scales, rhs)
             found: list[Any] = [coupling.velocity(r), coupling.diagonal(), step, solution]
             moved = coupling.contact_velocity(v)
-            results.append([coupling.joint_velocity(r), moved, *openings(coupling, moved, v), *map(joined, found)])
+            results.append([coupling.joint_velocity(r), moved, *openings(coupling, moved, v), *map(joined, found), dv])
         return results
 
     size = len(jax.eval_shape(lambda q: spaces(model, q, most)[1].A, jnp.asarray(model.reference)))
@@ -114,7 +114,7 @@ def test_spaces_are_one_operator(make, most, tmp_path):
         q, friction, v = rng.normal(size=model.nq), rng.uniform(0, 1.5, size), rng.normal(size=model.nv)
         rows, *others = found(q, friction, v, *vectors)
         for other in others:
-            for value, expected, digits in zip(other, rows, (*[1e-12] * 6, 1e-8, 1e-11), strict=True):
+            for value, expected, digits in zip(other, rows, (*[1e-12] * 6, 1e-8, 1e-11, 1e-11), strict=True):
                 np.testing.assert_allclose(value, expected, atol=digits * np.abs(expected).max())
 
 

@@ -6,6 +6,7 @@ force), so it is left out on both sides. Tolerances: 1e-9 relative is the projec
 dynamics, |M qdd + C - tau| over the sum of its terms, does not grow with the condition of M and stays below 1e-10.
 """
 
+import functools
 import os
 import runpy
 from pathlib import Path
@@ -60,6 +61,16 @@ EVERYTHING = """<mujoco>
 </mujoco>"""
 
 
+@functools.cache
+def with_model_as_argument(function, names):
+    return jax.jit(lambda model, *state: function(model, names, *state))
+
+
+def compiled_once(quantities: functools.partial):
+    """One program for all values of a model."""
+    return functools.partial(with_model_as_argument(quantities.func, quantities.args[1]), quantities.args[0])
+
+
 def assert_equal_motion(errors: dict[str, float]) -> None:
     limits = {name: BACKWARD if name == "backward error" else RELATIVE for name in errors}
     assert {name: error for name, error in errors.items() if not error < limits[name]} == {}
@@ -67,7 +78,7 @@ def assert_equal_motion(errors: dict[str, float]) -> None:
 
 def test_every_joint_and_actuator_moves_as_in_mujoco():
     reference = mujoco.MjModel.from_xml_string(EVERYTHING)
-    errors = compare(load(EVERYTHING), reference, states=5)
+    errors = compare(load(EVERYTHING), reference, states=5, compiler=compiled_once)
     assert set(errors) == {
         *("mass matrix", "bias force", "passive force", "actuator force", "forward dynamics", "backward error"),
         *("position", "rotation", "jacobian", "step"),
@@ -91,7 +102,7 @@ def test_the_comparison_notices_a_wrong_parameter(part):
     """One part in a million in any parameter must show, or the comparison proves nothing."""
     model = load(EVERYTHING)
     wrong = eqx.tree_at(part, model, part(model) * (1 + 1e-6) + 1e-6)
-    errors = compare(wrong, mujoco.MjModel.from_xml_string(EVERYTHING), states=1)
+    errors = compare(wrong, mujoco.MjModel.from_xml_string(EVERYTHING), states=1, compiler=compiled_once)
     with pytest.raises(AssertionError):
         assert_equal_motion(errors)
 

@@ -29,6 +29,21 @@ def test_every_batch_size(count):
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-12, atol=1e-12)
 
 
+def test_batches_of_all_sizes_are_traced_once():
+    traced = []
+
+    @native.vmap
+    def function(x):
+        traced.append(x.shape)
+        return jnp.sum(x) ** 2
+
+    for rows in (ROWS[:3], ROWS[:8], ROWS[:3]):
+        np.testing.assert_allclose(function(rows), rows.sum(axis=1) ** 2, rtol=1e-12)
+    assert traced == [(3,)]
+    function(ROWS[:3, :2])
+    assert traced == [(3,), (2,)]
+
+
 def test_an_empty_batch():
     assert native.vmap(lambda x: x * 2)(ROWS[:0]).shape == (0, 3)
 

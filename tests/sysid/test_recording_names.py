@@ -216,6 +216,10 @@ def test_counted_columns_stand_in_the_model_s_order(first: int, tmp_path: Path):
     np.testing.assert_array_equal(got[0].q, q)
     np.testing.assert_array_equal(got[0].qd, qd)
     assert len(got.report.of("matched")) == 14
+    names = ARM.joint_names
+    assert [f.detail for f in together(got.report) if f.what == "matched"] == [
+        f"{key} {names[0]} .. {names[6]}: counted from {first}" for key in ("q", "qd")
+    ]
     del table[f"q{3 + first}"]
     with pytest.raises(RecordingError, match="no place for 6"):
         read_recordings(write_csv(tmp_path / "log.csv", table), ARM)

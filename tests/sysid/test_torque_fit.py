@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from knuckle.sysid import datasets, torque_fit
 from knuckle.sysid.parameters import choose
 from knuckle.sysid.regression.refine import refine, responses
 from knuckle.sysid.regression.rollouts import Rollouts
+from knuckle.sysid.split import thinned
 from knuckle.sysid.task import noise_in
 from knuckle.sysid.torque_fit import segment_squares
 
@@ -197,3 +199,29 @@ def test_a_real_arm_with_default_settings():
     errors = found.regression.torque_errors(runs[1])
     described = {e.joint: e.described for e in found.regression.errors}
     assert all(errors[joint] < described[joint] / 3 for joint in errors)
+
+
+def test_of_a_million_samples_as_many_are_used_as_the_time_allows():
+    """tau = I qdd + m g c sin q + d qd in closed form, 0.01 N m of noise, 15 s: once nothing was found in 100 s."""
+    t = 0.002 * np.arange(1_000_000)
+    size, rate = np.array([1.0, 0.5, 0.4]), np.array([1.3, 3.1, 0.99])
+    q, qd, qdd = ((size * rate**k) @ np.sin(rate[:, None] * t + k * np.pi / 2) for k in range(3))
+    tau = 0.08 * qdd + 9.81 * 0.25 * np.sin(q) + 0.1 * qd + 0.01 * np.random.default_rng(0).normal(size=len(t))
+    link = kn.Link("rod", joints=kn.revolute("y", name="hinge"), mass=1.0, com=(0, 0, -0.2), inertia=(0.01,) * 3)
+    rod = kn.build([link], actuators=[kn.motor("hinge", name="drive")])
+    run = kn.Recording.of(rod, t, q=q[:, None], qd=qd[:, None], tau=tau[:, None])
+    began = time.monotonic()
+    made = kn.fit(rod, run, seconds=15.0, loss="torque")
+    assert time.monotonic() - began < 1.1 * 15 + 5
+    assert made.converged and any("spread over the recordings" in words for words in made.left_out)
+    assert abs(made["hinge.damping"].value - 0.1) < 0.01
+    moment = made.model.inertia.mass[0] * made.model.inertia.com[0, 2]
+    assert abs(moment + 0.25) < 0.0025  # kg m: 1 %
+
+
+def test_pieces_are_spread_over_each_recording_and_short_ones_stay_whole():
+    long, short = (kn.Recording.of(MODEL, 0.01 * np.arange(n), q=np.zeros((n, 2))) for n in (100_000, 5_000))
+    pieces = thinned([long, short], 0.2)
+    assert pieces[-1] is short and sum(map(len, pieces)) == pytest.approx(0.2 * 100_000 + 5_000, rel=0.05)
+    starts = np.array([piece.time[0] for piece in pieces[:-1]])
+    assert len(starts) == 5 and np.ptp(np.diff(starts)) < 1e-6 and starts[0] > 0 and pieces[-2].time[-1] < long.time[-1]

@@ -45,6 +45,7 @@ class Segments:
 
     def __init__(self, simulator: Simulator):
         self.simulator = simulator
+        self._residual = jax.jit(lambda z, start, shot: simulator.residuals(z, start, shot)[0])  # traced once
         self._native = jit(self._chunk)
 
     def _chunk(self, z, starts, shots: Shots):
@@ -52,7 +53,7 @@ class Segments:
             start, shot = args
 
             def residual(z, start):
-                return self.simulator.residuals(z, start, shot)[0]
+                return self._residual(z, start, shot)
 
             return residual(z, start), *jacfwd(residual, (0, 1))(z, start)
 

@@ -149,8 +149,7 @@ def findings_section(findings: Sequence[Finding]) -> str:
     """What was found in the logs, one item each, so that nothing is cut on a narrow screen."""
     if not findings:
         return section("Found in the logs", "<p>No findings.</p>")
-    order = {"suspect": 0, "left out": 1, "repaired": 2}
-    alike = sorted(together(findings), key=lambda f: order.get(f.action, 3))
+    alike = together(findings)
     items = "".join(
         f"<li><b>{escape(f.what)}</b> ({f.count}), {escape(f.action)}: {escape(f.detail)} "
         f'<span class="note">{escape(", ".join(part for part in (f.place, f.recording) if part))}</span></li>'

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -89,7 +90,8 @@ class RobotSystem:
         self.effort = slice(self.size - model.nv, self.size)
         self._step = native.jit(self._advance)
         self._steps = native.vmap(self._linear_step)
-        self._ends = native.vmap(self._end)
+        self._once = jax.jit(self._end)  # traced once for ends and their slopes
+        self._ends = native.vmap(self._once)
         self._seen = native.vmap(self._linear_measurement)
         self._apart = native.vmap(lambda a, b: difference(model, a, b))
         self._retracted = native.vmap(lambda q, d: jnp.asarray(retract(model, q, d)))
@@ -131,7 +133,7 @@ class RobotSystem:
         """Where a step ends, and its Jacobian."""
 
         def ends(d):
-            return self._end(at, following, rows, span, time, d)
+            return self._once(at, following, rows, span, time, d)
 
         nothing = jnp.zeros(self.size)
         return ends(nothing), native.jacfwd(ends)(nothing)
