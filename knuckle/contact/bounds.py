@@ -104,14 +104,21 @@ def fastest(model: Model, body: Articulation, v: Float[Array, " dof"]) -> Float[
     if not len(index):
         return jnp.zeros((), v.dtype)
     model, body, v = jax.lax.stop_gradient((model, body, v))
-    placed = rows(jnp.asarray(geometry.position), index)
-    arm = jnp.sqrt(spatial.dot(placed, placed)) + _extent(geometry, index)
-    moving = link_velocities(model, body.axes, v)
+    links, arm = _longest_arms(geometry, index)
+    moving = rows(link_velocities(model, body.axes, v), links)
     angular, at_root = moving[:, :3], moving[:, 3:]
-    linear = at_root + spatial.cross(angular, body.in_root.position)
-    links = np.array(geometry.link, int)[index]
-    turning, going = (rows(jnp.sqrt(spatial.dot(x, x)), links) for x in (angular, linear))
-    return jnp.max(going + turning * arm)
+    linear = at_root + spatial.cross(angular, rows(body.in_root.position, links))
+    squared = spatial.dot(linear, linear) + arm**2 * spatial.dot(angular, angular)
+    return jnp.sqrt(2 * jnp.max(squared))  # (a + b)^2 <= 2 (a^2 + b^2): one root for all
+
+
+def _longest_arms(geometry: Geometry, index: np.ndarray) -> tuple[np.ndarray, Float[Array, " link"]]:
+    """Links that carry some shapes, and how far these reach from the links' origins [m]."""
+    with jax.ensure_compile_time_eval():
+        placed = rows(jnp.asarray(geometry.position), index)
+        arm = jnp.sqrt(spatial.dot(placed, placed)) + _extent(geometry, index)
+        links, number = np.unique(np.array(geometry.link, int)[index], return_inverse=True)
+        return links, jnp.zeros(len(links), arm.dtype).at[number].max(arm)
 
 
 def fastest_prescribed(model: Model, body: Articulation, moving: BodyMotion) -> Float[Array, ""]:

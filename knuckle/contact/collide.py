@@ -181,17 +181,12 @@ def _shape_poses(model: Model, q: Float[Array, " nq"], shapes: list[int]) -> Pos
 
 def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> Contacts:
     touch, counts = _touch_group(geometry, group, placed, used, reach)
-    width = touch.gap.shape[1]
+    surface, width = surfaces(geometry, group.a, group.b), touch.gap.shape[1]
     gap, point, normal = (x.reshape(-1, *x.shape[2:]) for x in touch)
     if any(count < width for count in counts):
         kept = np.concatenate([width * pair + np.arange(count) for pair, count in enumerate(counts)])
         gap, point, normal = (rows(x, kept) for x in (gap, point, normal))
-    surface = surfaces(geometry, group.a, group.b)
     friction, margin = (rows(x, np.repeat(np.arange(len(counts)), counts)) for x in (surface.friction, surface.margin))
-    if isinstance(group.test, str) or group.test in MAY_BE_EMPTY:
-        gap, point = _at_shapes_where_empty(gap, point, margin, group, counts, placed, used)
-    else:
-        gap = _less_margin(gap, margin)
     if any(group.swapped):
         flip = jnp.asarray(np.where(np.repeat(group.swapped, counts), -1.0, 1.0), normal.dtype)
         normal = normal * flip[:, None]
@@ -211,30 +206,26 @@ def _collide_group(geometry: Geometry, group: Group, placed: Poses, used: list[i
     )
 
 
-def _at_shapes_where_empty(gap, point, margin, group: Group, counts: list[int], placed: Poses, used: list[int]):
-    """Gaps less margins; points of slots that hold none lie between the shapes: far away, a turning body would bring
-    them to contact."""
-    ends = (rows(placed.position, np.searchsorted(used, np.repeat(shapes, counts))) for shapes in (group.a, group.b))
-    return over_blocks(_between_where_empty, gap, point, margin, *ends)
+def _finish(touch: Touch, margin: Float[Array, ""], a: Float[Array, "3"], b: Float[Array, "3"]) -> Touch:
+    """Gaps of one pair less the margin; points of slots that hold none lie between the shapes, which are at a and b:
+    far away, a turning body would bring them to contact."""
+    between = jnp.broadcast_to(0.5 * (a + b), touch.point.shape)
+    point = jnp.where((touch.gap >= INACTIVE_GAP)[:, None], between, touch.point)
+    return touch._replace(gap=_less_margin(touch.gap, margin), point=point)
 
 
-def _between_where_empty(gap, point, margin, a, b):
-    return _less_margin(gap, margin), jnp.where((gap >= INACTIVE_GAP)[:, None], 0.5 * (a + b), point)
-
-
-def _less_margin(gap, margin):
+def _less_margin(gap: Float[Array, "*pair"], margin: Float[Array, "*pair"]) -> Float[Array, "*pair"]:
     return jnp.where(gap >= INACTIVE_GAP, gap, gap - margin)
 
 
 def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int], reach) -> tuple[Touch, list[int]]:
     """Contacts of all pairs, and how many of the slots each pair has use for."""
     sides = [(shapes, rows(placed, np.searchsorted(used, shapes))) for shapes in (group.a, group.b)]
-    near = None
+    near, margin = None, surfaces(geometry, group.a, group.b).margin
     if reach is not None:
-        margin = surfaces(geometry, group.a, group.b).margin
         near, reach = clearance(geometry, *sides) <= reach + margin, reach + jnp.max(margin)
     if group.test == "hull and plane":
-        return _hulls_on_planes(geometry, sides, near, reach), [SLOTS] * len(group.a)
+        return _hulls_on_planes(geometry, sides, near, reach, margin), [SLOTS] * len(group.a)
     if isinstance(group.test, str):
         counts = [_most_points(geometry, a, b) for a, b in zip(group.a, group.b, strict=True)]
         table, shapes = convex_shapes(geometry, sides)
@@ -242,34 +233,44 @@ def _touch_group(geometry: Geometry, group: Group, placed: Poses, used: list[int
         def of_pair(a: Convex, b: Convex) -> Touch:
             return convex_convex(a._replace(table=table), b._replace(table=table), max(counts), reach)
 
-        return _one_by_one(of_pair, shapes, near), counts
+        return _one_by_one(of_pair, shapes, near, margin), counts
     pairs = tuple(_placed(geometry, *side) for side in sides)
     test = TESTS[group.test]
     if group.test in LONG_TESTS and (len(group.a) > MOST_TOGETHER or near is not None):
-        touch = _one_by_one(lambda a, b: _only(test(*jax.tree.map(lambda x: x[None], (a, b)))), pairs, near)
+        touch = _one_by_one(lambda a, b: _only(test(*jax.tree.map(lambda x: x[None], (a, b)))), pairs, near, margin)
+    elif group.test in MAY_BE_EMPTY:
+        touch = over_blocks(jax.vmap(_finish), test(*pairs), margin, *(side.position for side in pairs))
     else:
         touch = test(*pairs)
+        touch = touch._replace(gap=_less_margin(touch.gap, jnp.broadcast_to(margin[:, None], touch.gap.shape)))
     return touch, [touch.gap.shape[1]] * len(group.a)
 
 
-def _hulls_on_planes(geometry: Geometry, sides, near: Bool[Array, " pair"] | None, reach) -> Touch:
+def _hulls_on_planes(geometry: Geometry, sides, near: Bool[Array, " pair"] | None, reach, margin) -> Touch:
     (shapes, at), (_, planes) = sides
     hulls, placed = place_hulls(geometry, shapes, at)
-    touch = _one_by_one(lambda hull, plane: hull_plane(hulls, hull, plane, reach), (placed, tuple(planes)), near)
+    touch = _one_by_one(lambda hull, plane: hull_plane(hulls, hull, plane, reach), (placed, planes), near, margin)
     normal = jnp.broadcast_to(planes.rotation[:, None, :, 2], touch.normal.shape)  # a constant if planes do not move
     return touch._replace(normal=normal)
 
 
-def _one_by_one(test: Callable[[Any, Any], Touch], pairs: tuple, near: Bool[Array, " pair"] | None) -> Touch:
-    """A loop over pairs, which is compiled once, and passes over those that are not near."""
+def _one_by_one(
+    test: Callable[[Any, Any], Touch], pairs: tuple, near: Bool[Array, " pair"] | None, margin: Float[Array, " pair"]
+) -> Touch:
+    """A loop over pairs, which is compiled once, and passes over those that are not near; gaps are less the margin."""
+
+    def found(pair, margin) -> Touch:
+        a, b = pair
+        return _finish(test(a, b), margin, a.position, b.position)
+
     if near is None:
-        return jax.lax.map(lambda pair: test(*pair), pairs)
-    found = jax.eval_shape(test, *jax.tree.map(lambda x: x[0], pairs))
+        return jax.lax.map(lambda x: found(*x), (pairs, margin))
+    slots = jax.eval_shape(test, *jax.tree.map(lambda x: x[0], pairs)).gap.shape[0]
 
-    def nothing(_) -> Touch:
-        return no_touch(found.gap.shape[0], found.gap.dtype)
+    def nothing(pair, margin) -> Touch:
+        return _finish(no_touch(slots, margin.dtype), margin, *(side.position for side in pair))
 
-    return jax.lax.map(lambda x: jax.lax.cond(x[0], lambda pair: test(*pair), nothing, x[1]), (near, pairs))
+    return jax.lax.map(lambda x: jax.lax.cond(x[0], found, nothing, *x[1:]), (near, pairs, margin))
 
 
 def _most_points(geometry: Geometry, a: int, b: int) -> int:

@@ -30,6 +30,7 @@ from knuckle.contact.system import System, Vec
 from knuckle.model.model import Model
 
 PerContact = float | Float[Array, " contact"]
+MANY = 40  # contacts, from which on arrays over them stay in memory
 SOLVERS: dict[str, Solver] = {"newton": Newton(), "gauss_seidel": GaussSeidel()}
 
 
@@ -105,7 +106,7 @@ class Impulse(ContactModel):
         near, axes = scene.near, scene.contact_rows
         target = self._targets(model, scene, qd, v_free, dt)
         speed = scene.taps("contact/bias", target.speed)
-        aim = jnp.pad(near.pick(speed)[:, None], ((0, 0), (0, axes - 1)))
+        aim = _along_normals(near.pick(speed), axes)
         mu = near.pick(scene.friction)
         over, margin, rebound = (None if x is None else near.pick(x) for x in target[1:])
         cut = None
@@ -168,6 +169,15 @@ class Impulse(ContactModel):
             jax.lax.stop_gradient(to_change),
             jnp.where(bounce, rebound - jnp.clip(kept_apart, 0.0, rebound), jnp.zeros_like(gap)),
         )
+
+
+def _along_normals(speed: Float[Array, " near"], axes: int) -> Float[Array, "near axis"]:
+    """Velocities of contacts along their normals, as rows; of many, by a loop."""
+
+    def as_rows(speed):
+        return jnp.pad(speed[:, None], ((0, 0), (0, axes - 1)))
+
+    return as_rows(speed) if len(speed) < MANY else over_blocks(as_rows, speed)
 
 
 def each_contact(value, scene: Scene) -> Float[Array, " contact"]:

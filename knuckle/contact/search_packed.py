@@ -25,6 +25,7 @@ from knuckle.contact.system import LEAST_SOFTNESS, System, Vec, plus
 
 FEWEST = 16  # contacts that are worth packing
 LEAST_SLOTS = 40  # native code keeps arrays of this size in memory
+MANY_SLOTS = 48  # from which on marks of contacts are lists
 LEAST_LIST = 264  # and lists of this length, where loops write their entries one by one
 SAFETY, LEAST_SPEED = 2.0, 0.1  # contacts are left out that open faster than this [m/s] and SAFETY times what closes
 
@@ -70,9 +71,6 @@ class Listed(NamedTuple):
     @property
     def groups(self) -> Int[Array, ""]:
         return (self.used + GROUP - 1) // GROUP
-
-    def is_used(self, slots: int) -> Bool[Array, " slot"]:
-        return jnp.arange(slots, dtype=jnp.int32) < self.used
 
     def only(self, marks: Bool[Array, " slot"]) -> Listed:
         """Those that are marked."""
@@ -132,18 +130,22 @@ def search_packed(system: System, start: Vec, *, tolerance: float, most_iteratio
     """The best impulses that are found; see `search`."""
     problem = _Problem(system, packed_space(system.coupling), start, tolerance, most_iterations)
     possible = problem.in_reach()
-    opening, pushed = problem.at_start(possible)
-    listed = possible.is_used(len(opening))
-    fast = SAFETY * jnp.max(jnp.where(listed, jnp.maximum(-opening, 0.0), 0.0)) + LEAST_SPEED
-    near = ~(opening > fast) | pushed
+    opening, pushed = problem.at_start(possible)  # zero in slots that are not used
+    closing = over_blocks(lambda opening: jnp.maximum(-opening, 0.0), opening)
+    fast = SAFETY * jnp.max(closing) + LEAST_SPEED
+    near = over_blocks(lambda opening, pushed: ~(opening > fast) | (pushed != 0), opening, pushed)
 
     def attempt(last: Tried) -> Tried:
         impulse, found = problem.solve(possible.only(last.among))
-        opens = problem.opening(possible, found.carrier) + opening
-        again = jnp.any(listed & ~last.among & (opens < -tolerance))
+
+        def closes(among, change, opening):
+            return ~among & (change + opening < -tolerance)
+
+        again = jnp.any(over_blocks(closes, last.among, problem.opening(possible, found.carrier), opening))
+        among = over_blocks(lambda among: among | again, last.among)
         progress = found.progress
         iterations = last.iterations + progress.total
-        return Tried(last.among | again, impulse, progress.error, progress.rounding, iterations, again, found.change)
+        return Tried(among, impulse, progress.error, progress.rounding, iterations, again, found.change)
 
     zero, still = jnp.zeros((), start.dtype), jnp.zeros(problem.space.nv, start.dtype)
     first = Tried(near, jnp.zeros_like(start), zero, zero, jnp.zeros((), jnp.int32), zero == 0, still)
@@ -161,6 +163,7 @@ class _Problem:
         self.laws, self.R, self.b = system.laws[1:], system.R[1:], system.b[1:]
         self.count, self.axes = self.contact_start.shape
         self.slots = max(-(-self.count // GROUP) * GROUP, LEAST_SLOTS)
+        self.marked = self.slots if self.slots < MANY_SLOTS else max(self.slots, LEAST_LIST)
         self.carrier = None if system.free is None else space.carriers_at(system.free.velocity)
         self.scales = [jnp.mean(part, axis=1) for part in plus(space.joint_own(), self.R)]
         shapes = jax.eval_shape(self._contact, jnp.zeros((), jnp.int32))
@@ -197,14 +200,14 @@ class _Problem:
             return self._padded(self.space.opening(moving))
         return self._of_listed(possible, lambda number: (self.space.opening_at(moving, number),))[0]
 
-    def at_start(self, possible: Listed) -> tuple[Float[Array, " slot"], Bool[Array, " slot"]]:
-        """How fast contacts open in free motion, and which pushed in the last step."""
+    def at_start(self, possible: Listed) -> tuple[Float[Array, " slot"], Float[Array, " slot"]]:
+        """How fast contacts open in free motion, and marks of those that pushed in the last step: not zero."""
         free = self.system.free
         if self._all_may_push:
             own = self.system.b[0][:, 0]
             if free is not None and self.carrier is not None:
                 own = self.space.opening(self.space.moving(self.carrier)) - free.aim[:, 0]
-            return self._padded(own), self._padded(jnp.any(self.contact_start != 0, axis=1))
+            return self._padded(own), self._padded(jnp.any(self.contact_start != 0, axis=1).astype(own.dtype))
         assert free is not None and self.carrier is not None
         moving = self.space.moving(self.carrier)
 
@@ -213,13 +216,13 @@ class _Problem:
             return own, jnp.any(_row(self.contact_start, number) != 0).astype(own.dtype)
 
         opening, pushed = self._of_listed(possible, of_one)
-        return opening, pushed != 0
+        return opening, pushed
 
     def _padded(self, per_contact: Array) -> Array:
-        return jnp.pad(per_contact, (0, self.slots - self.count))
+        return jnp.pad(per_contact, (0, self.marked - self.count))
 
     def _of_listed(self, listed: Listed, function: Callable) -> list[Float[Array, " slot"]]:
-        """Numbers for each of some contacts; zero in slots that are not used."""
+        """Numbers for each of some contacts; zero where there is none."""
         results = len(jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32)))
 
         def turn(group, filled):
@@ -227,7 +230,7 @@ class _Problem:
             return [_put(x, part, group) for x, part in zip(filled, found, strict=True)]
 
         blank = jnp.zeros(len(listed.number), self.space.dtype)
-        return [x[: self.slots] for x in jax.lax.fori_loop(0, listed.groups, turn, [blank] * results)]
+        return [x[: self.marked] for x in jax.lax.fori_loop(0, listed.groups, turn, [blank] * results)]
 
     def pack(self, listed: Listed) -> tuple[Packed, Float[Array, "kept axis slot"]]:
         """The contacts among which is searched, and what is kept of them at the start."""

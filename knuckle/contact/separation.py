@@ -51,12 +51,10 @@ def are_farther(a: Convex, b: Convex, distance: Scalar) -> Bool[Array, ""]:
 
 def _widest_axis(a: Convex, b: Convex) -> Vec3:
     """The axis of either bounding box along which the boxes are farthest apart, from b towards a."""
-    axes, halves = jnp.concatenate([a.rotation.T, b.rotation.T]), (a.half, b.half)
+    axes = jnp.concatenate([a.rotation.T, b.rotation.T])
     along = spatial.apply(axes, a.middle - b.middle)
-    reach = [
-        spatial.apply(jnp.abs(spatial.compose(axes, x.rotation)), half) for x, half in zip((a, b), halves, strict=True)
-    ]
-    best = jnp.argmax(jnp.abs(along) - reach[0] - reach[1])
+    extents = [spatial.apply(jnp.abs(spatial.compose(axes, x.rotation)), x.half) for x in (a, b)]
+    best = jnp.argmax(jnp.abs(along) - extents[0] - extents[1])
     return jnp.where(along[best] < 0, -axes[best], axes[best])
 
 

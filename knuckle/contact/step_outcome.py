@@ -47,7 +47,7 @@ def outcome_of(model: Model, scene: Scene, push: Push, answer: Answer, R: Vec, d
     nearest_change = margin(system.laws, system.split(found.impulse), system.split(u), block_scales(system))
     if push.margin is not None:
         nearest_change = jnp.minimum(nearest_change, jnp.min(push.margin, initial=jnp.inf))
-    slack = _slack(scene, (R * r)[push.aim.size :])
+    slack = _slack(scene, R[push.aim.size :] * r[push.aim.size :])
     solved = found.converged & ~_leaves_out(model, scene, v, dt) & (slack <= GIVES_WAY)
     if scene.drift is not None or model.topology.prescribed:
         pressed = jnp.max(scene.near.pick(inverse_masses(model, scene.contacts)) * contact[:, 0], initial=0.0)

@@ -144,7 +144,7 @@ def joined(b: Lowering, parts, axis: int, shape, dtype: str) -> Value:
         few = make_if_cheap(b, size, lambda: np.concatenate([scalars(b, p).data for p in parts], axis))
         if few is not None:
             return Scalars(few, dtype)
-    target = whole(b, b.allocate(dtype, size), shape, dense=not copied)
+    target = whole(b, b.allocate(dtype, size), shape, dense=not copied or size > SCALAR_LIMIT // 8)
     start = 0
     for part in parts:
         low, high = [0] * len(shape), list(shape)

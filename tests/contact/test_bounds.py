@@ -9,8 +9,8 @@ import numpy as np
 
 import knuckle as kn
 from knuckle.contact import INACTIVE_GAP, Impulse, collide, contact_pairs
-from knuckle.contact.bounds import bounding_boxes, fastest
-from knuckle.kinematics import articulation, poses
+from knuckle.contact.bounds import bounding_boxes, clearance, fastest, movers_of
+from knuckle.kinematics import Poses, articulation, poses
 from knuckle.model.geometry import Mesh
 from tests.contact.collide_scenes import two_of_each
 
@@ -35,6 +35,28 @@ def test_no_pair_is_nearer_than_its_bound():
         assert np.all(np.isfinite(near.normal)) and np.allclose(np.linalg.norm(near.normal, axis=1), 1)
         seen += left_out.sum()
     assert seen > 100
+
+
+def test_long_boxes_side_by_side_are_known_to_be_apart():
+    """Balls about them overlap; along an axis of either box the bound is exact: the turned corner of b, 0.1 off a."""
+    beam = kn.shapes.box(1.0, 0.05, 0.05)
+    turned = kn.Link("b", joints=kn.free(), mass=1.0, shapes=beam)
+    model = kn.build([kn.Link("a", joints=kn.free(), mass=1.0, shapes=beam), turned])
+    c, s = np.cos(0.3), np.sin(0.3)
+    about_x = np.array([[1, 0, 0], [0, c, -s], [0, s, c]])
+    at_a = Poses(jnp.eye(3)[None], jnp.zeros((1, 3)))
+    at_b = Poses(jnp.asarray(about_x)[None], jnp.array([[0, 0.05 + 0.05 * (c + s) + 0.1, 0]]))
+    np.testing.assert_allclose(clearance(model.geometry, ([0], at_a), ([1], at_b)), 0.1, atol=1e-12)
+    np.testing.assert_allclose(clearance(model.geometry, ([1], at_b), ([0], at_a)), 0.1, atol=1e-12)
+
+
+def test_one_shape_of_a_pair_moves_if_the_other_is_on_the_world():
+    balls = [kn.Link(name, joints=kn.free(), mass=1.0, shapes=kn.shapes.sphere(0.1)) for name in ("a", "b")]
+    model = kn.build(balls, world_shapes=[kn.shapes.plane()])
+    pairs = contact_pairs(model)
+    on_ground = tuple(p for p in pairs if "plane" in (model.geometry.kind[p.a], model.geometry.kind[p.b]))
+    assert len(pairs) == 3 and len(on_ground) == 2
+    assert movers_of(model, pairs, None) == 2 and movers_of(model, on_ground, None) == 1
 
 
 def test_boxes_hold_shapes_of_all_kinds():

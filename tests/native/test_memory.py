@@ -101,3 +101,32 @@ def test_programs_on_memory_in_lanes(program, seed):
     for k in range(3):
         single = alone(np.array(rows[0, k]), np.array(rows[1, k]))
         assert all(np.array_equal(a[k], b) for a, b in zip(together, single, strict=True))
+
+
+@jax.enable_x64(True)
+def test_arrays_that_are_mostly_in_memory_are_joined_there():
+    """Results of loops over lanes, with constants and a few scalars, in a loop whose carry they become."""
+    x = np.linspace(-1.0, 1.0, 60).reshape(20, 3)
+
+    def turn(x, k):
+        size = k.astype(x.dtype)
+        waves = native.lanes(lambda row: jnp.sin(row) + size)(x[:16])
+        joined = jnp.concatenate([waves, np.ones((2, 3)), x[:2] * size, waves[:4]])  # 72 elements
+        picked = jax.lax.dynamic_slice_in_dim(joined, 3 * k, 2, axis=0)
+        return joined[4:] * 0.5 + joined[:20], picked.sum() + joined.max()
+
+    def run(x):
+        return jax.lax.scan(turn, x, jnp.arange(5))
+
+    for found, wanted in zip(native.jit(run)(x), jax.jit(run)(x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-14)
+
+
+@jax.enable_x64(True)
+def test_the_first_of_equal_extremes_is_taken_and_a_nan_wins():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 4, size=(60, 11)).astype(float)
+    rows[rng.random(rows.shape) < 0.05] = np.nan
+    both = native.jit(lambda x: (jnp.argmax(x, axis=1), jnp.argmin(x, axis=1)))(rows)
+    np.testing.assert_array_equal(both[0], np.argmax(rows, axis=1))
+    np.testing.assert_array_equal(both[1], np.argmin(rows, axis=1))
