@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 WIDEST_UNROLL = 9  # nodes of a level; more are, in native code, one loop over SIMD lanes
+LARGEST_SELECTION = 8192  # elements of a matrix of ones and zeros; more are slices that are added
+MOST_SLICES = 8
 LONGEST_UNROLL = 40  # levels; beyond, a run of equal levels is a scan
 Rows = Any  # a pytree of arrays with one row per node
 
@@ -114,8 +116,24 @@ def sum_rows(x: Rows, slot: np.ndarray, count: int) -> Rows:
     """Rows added up into `count` new rows; row i goes to slot[i]."""
     if _is_identity(slot, count):
         return x
+    if count * len(slot) > LARGEST_SELECTION and np.bincount(slot).max() <= MOST_SLICES:
+        return jax.tree.map(lambda a: _added_slices(a, slot, count), x)
     select = (slot[None, :] == np.arange(count)[:, None]).astype(float)
     return jax.tree.map(lambda a: _weighted_rows(select, a), x)
+
+
+def _added_slices(a: jax.Array, slot: np.ndarray, count: int) -> jax.Array:
+    """The first rows of all slots, plus their second ones, and so on."""
+    order, sizes = np.argsort(slot, kind="stable"), np.bincount(slot, minlength=count)
+    first, total = np.cumsum(sizes) - sizes, None
+    padded = a if sizes.min() == sizes.max() else jnp.concatenate([a, jnp.zeros_like(a[:1])])
+    for rank in range(sizes.max()):
+        own = rank < sizes
+        index = np.where(own, order[np.where(own, first + rank, 0)], len(slot))
+        part = rows(padded, index)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
 
 
 def add_rows(a: jax.Array, slot: np.ndarray, count: int) -> jax.Array:

@@ -157,3 +157,17 @@ def test_rows_are_found_outside_x64_after_use_within_it():
     with jax.enable_x64(False):
         for way in (picked, jax.jit(picked), native.jit(picked)):
             np.testing.assert_allclose(way(a), np.sin(a)[::-1], rtol=1e-6)  # of single precision
+
+
+@pytest.mark.parametrize("slots", [np.repeat(np.arange(60), 3), np.sort(np.random.default_rng(0).integers(0, 90, 150))])
+def test_many_rows_are_added_by_slices_as_by_a_matrix(slots, monkeypatch):
+    """In another order of the terms only; some slots of the second case have no row."""
+    count, rng = int(slots.max()) + 1, np.random.default_rng(1)
+    shuffled = rng.permutation(slots)
+    values = {"a": jnp.asarray(rng.normal(size=(len(slots), 2, 3)))}
+    for slot in (slots, shuffled):
+        added = sum_rows(values, slot, count)["a"]
+        assert "dot_general" not in str(jax.make_jaxpr(lambda x, slot=slot: sum_rows(x, slot, count))(values))
+        with monkeypatch.context() as patch:
+            patch.setattr(tree, "LARGEST_SELECTION", 10**9)
+            np.testing.assert_allclose(added, sum_rows(values, slot, count)["a"], rtol=0, atol=1e-14)
