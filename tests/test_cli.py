@@ -102,7 +102,7 @@ def test_position_servos_hold_the_start(knuckle, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["hexapod"], "built in are arm, cartpole, double_pendulum, quadruped"),
+        (["hexapod"], "built in are acrobot, arm, cartpole, double_cartpole, double_pendulum, hopper, "),
         (["missing.urdf"], "no file"),
         (["--dt=0"], "--dt must be a positive number of seconds, got 0"),
         (["--dt=1e-9"], "1 to 1,000,000 steps"),

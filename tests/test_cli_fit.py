@@ -142,7 +142,7 @@ def _urdf() -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["hexapod", "LOG"], "built in are arm, cartpole"),
+        (["hexapod", "LOG"], "built in are acrobot, arm, cartpole"),
         (["double_pendulum", "nowhere.csv"], "nowhere.csv: there is no such file"),
         (["double_pendulum", "broken.npz"], "broken.npz: cannot be read as npz"),
         (["cartpole", "LOG"], "no place for 2 of 4 columns: shoulder, elbow"),

@@ -169,5 +169,5 @@ def test_many_rows_are_added_by_slices_as_by_a_matrix(slots, monkeypatch):
         added = sum_rows(values, slot, count)["a"]
         assert "dot_general" not in str(jax.make_jaxpr(lambda x, slot=slot: sum_rows(x, slot, count))(values))
         with monkeypatch.context() as patch:
-            patch.setattr(tree, "LARGEST_SELECTION", 10**9)
+            patch.setattr(trees, "LARGEST_SELECTION", 10**9)
             np.testing.assert_allclose(added, sum_rows(values, slot, count)["a"], rtol=0, atol=1e-14)
